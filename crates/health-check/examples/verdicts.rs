@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-use health_check::{Check, DIALS_AT_ONCE, DialError, Prober, Target, Thresholds, Verdict, tcp};
+use health_check::{Check, DIALS_AT_ONCE, DialError, Prober, Target, Thresholds, Verdict, network};
 use tokio_util::sync::CancellationToken;
 
 #[tokio::main(flavor = "current_thread")]
@@ -16,8 +16,9 @@ async fn main() -> std::io::Result<()> {
             thresholds: Thresholds { success: 1, failure: 2 },
             period: Duration::from_millis(50),
             timeout: Duration::from_millis(500),
+            http: None,
         },
-        ready: false,
+        recorded: None,
     };
 
     // a load balancer is (tenant, name), and the tenant is its group
@@ -28,7 +29,7 @@ async fn main() -> std::io::Result<()> {
     let (changes, mut changed) = tokio::sync::mpsc::unbounded_channel();
     let stop = CancellationToken::new();
     tokio::spawn(prober.clone().run(
-        tcp(),
+        network(),
         move |object| changes.send(object).expect("main listens"),
         stop.clone(),
     ));

@@ -2,34 +2,37 @@
 
 use std::time::Duration;
 
-use crate::Thresholds;
+use crate::{HttpGet, Thresholds};
 
 /// Longest period or time-out: more is a typing error, and would overflow the arithmetic of time.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How a backend is probed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
     pub thresholds: Thresholds,
     /// From the start of one probe to the start of the next.
     pub period: Duration,
     /// A dial fails after this time, and after 30 s at the latest.
     pub timeout: Duration,
+    /// The request; without one the check is a TCP connect.
+    pub http: Option<HttpGet>,
 }
 
 impl Default for Check {
-    /// The documented values: 1 success, 3 failures, every 5 s, 3 s for an answer.
+    /// A TCP connect with the documented values: 1 success, 3 failures, every 5 s, 3 s for an answer.
     fn default() -> Self {
         Self {
             thresholds: Thresholds { success: 1, failure: 3 },
             period: Duration::from_secs(5),
             timeout: Duration::from_secs(3),
+            http: None,
         }
     }
 }
 
 impl Check {
-    /// From the numbers that a user wrote. Zero, negative and absent ones become the defaults; durations are cut to
+    /// A TCP connect with the numbers that a user wrote. Zero, negative and absent ones become the defaults; durations are cut to
     /// one day.
     pub fn from_numbers(
         success_threshold: Option<i64>,
@@ -45,6 +48,7 @@ impl Check {
             },
             period: duration(period_seconds).unwrap_or(default.period),
             timeout: duration(timeout_seconds).unwrap_or(default.timeout),
+            http: None,
         }
     }
 }
@@ -76,7 +80,8 @@ mod tests {
         #[case] expected: (u32, u32, u64, u64),
     ) {
         let [success, failure, period, timeout] = numbers;
-        let Check { thresholds, period, timeout } = Check::from_numbers(success, failure, period, timeout);
+        let Check { thresholds, period, timeout, http: _ } =
+            Check::from_numbers(success, failure, period, timeout);
         assert_eq!((thresholds.success, thresholds.failure, period.as_secs(), timeout.as_secs()), expected);
     }
 }

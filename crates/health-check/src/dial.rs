@@ -3,31 +3,91 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use rustix::io::Errno;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
-/// Tries whether something accepts connections at an address. The [`Prober`](crate::Prober) keeps the time-out: it
-/// drops the future, which must end the attempt. An argument everywhere, so that tests and simulators pass their own.
-pub type Dial = Arc<dyn Fn(SocketAddr) -> BoxFuture<'static, Result<(), DialError>> + Send + Sync>;
+use crate::answer::{self, MOST_READ, Rest};
+use crate::{HttpGet, tls};
 
-/// Why a probe failed, in words for people.
+/// So much is read of a TLS connection: several times what chains of certificates take, and what ends a backend that
+/// sends for as long as it is read.
+const MOST_READ_OF_TLS: u64 = 64 * 1_024;
+
+/// Longest text of a failure, in characters.
+const LONGEST_WORDS: usize = 120;
+
+/// Tries one probe. The [`Prober`](crate::Prober) keeps the time-out, one for all of it: it drops the future, which must
+/// end the attempt. An argument everywhere, so that tests and simulators pass their own.
+pub type Dial = Arc<dyn Fn(Probe) -> BoxFuture<'static, Result<(), DialError>> + Send + Sync>;
+
+/// One probe: a TCP connect, or an HTTP request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    pub address: SocketAddr,
+    pub http: Option<HttpGet>,
+}
+
+/// Why a probe failed, in words for people. None of them is the backend's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DialError {
     /// Nothing listens there, or a firewall rejects.
     #[error("connection refused")]
     Refused,
-    /// No answer in time: the backend is down, or a firewall drops.
-    #[error("no answer in time")]
-    TimedOut,
+    /// The backend is down or slow, or a firewall drops.
+    #[error("no answer within {} s", within.as_secs_f64())]
+    NoAnswer { within: Duration },
     /// No way to the address from here.
     #[error("unreachable: {0}")]
     Unreachable(String),
+    /// It accepted the connection, and ended it before its answer did.
+    #[error("connection closed before the end of an answer")]
+    Closed,
+    /// Another HTTP status than 200 to 399.
+    #[error("HTTP {0}")]
+    Status(u16),
+    #[error("not HTTP")]
+    NotHttp,
+    #[error("not TLS")]
+    NotTls,
+    #[error("TLS: {0}")]
+    Tls(String),
     /// This process could not dial, for instance for want of file descriptors. Says nothing of the backend.
     #[error("could not dial: {0}")]
     Local(String),
+}
+
+impl DialError {
+    /// What a reader of the verdict wants to hear of when it changes: the kind, and of an HTTP status which.
+    pub(crate) fn kind(&self) -> impl PartialEq + use<> {
+        let status = if let Self::Status(status) = self { Some(*status) } else { None };
+        (std::mem::discriminant(self), status)
+    }
+
+    /// Of a connection that the backend accepted.
+    fn of_stream(error: io::Error) -> Self {
+        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof};
+        let tls = error.get_ref().and_then(|source| source.downcast_ref::<rustls::Error>());
+        match (tls, error.kind()) {
+            (Some(rustls::Error::InvalidMessage(_)), _) => Self::NotTls,
+            (Some(error), _) => Self::Tls(words(&error.to_string())),
+            (None, BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof) => {
+                Self::Closed
+            }
+            (None, _) => error.into(),
+        }
+    }
+}
+
+/// Text of a library, as it may stand in a status.
+fn words(text: &str) -> String {
+    text.chars().filter(|char| !char.is_control()).take(LONGEST_WORDS).collect()
 }
 
 /// Errors of connect(2) that the backend cannot cause: no file descriptor, port or memory is left, or a firewall on
@@ -49,31 +109,77 @@ impl From<io::Error> for DialError {
         let is = |errno: &Errno| error.raw_os_error() == Some(errno.raw_os_error());
         match error.kind() {
             io::ErrorKind::ConnectionRefused => Self::Refused,
-            io::ErrorKind::TimedOut => Self::TimedOut,
             _ if OF_OUR_SIDE.iter().any(is) => Self::Local(error.to_string()),
             _ => Self::Unreachable(error.to_string()),
         }
     }
 }
 
-/// Opens a TCP connection and resets it (zero linger), without data. The application behind it sees a connection
-/// that is reset or never accepted, and no local port stays in TIME_WAIT.
-pub fn tcp() -> Dial {
-    Arc::new(|address| {
+/// Probes over the network.
+///
+/// Every connection ends in a reset (zero linger), so that no local port stays in TIME_WAIT. One without a request carries
+/// no data: the application behind it sees a connection that is reset or never accepted.
+pub fn network() -> Dial {
+    network_by(|address| address)
+}
+
+/// Probes over the network, where `route` says at which address a backend is found.
+pub fn network_by(route: impl Fn(SocketAddr) -> SocketAddr + Send + Sync + 'static) -> Dial {
+    let tls = tls::connector();
+    Arc::new(move |probe| {
+        let (at, tls) = (route(probe.address), tls.clone());
         async move {
-            let stream = TcpStream::connect(address).await?;
+            let stream = TcpStream::connect(at).await?;
             stream.set_zero_linger()?;
-            Ok(())
+            match probe.http {
+                None => Ok(()),
+                Some(get) => ask(stream, &get, probe.address, &tls).await,
+            }
         }
         .boxed()
     })
 }
 
+async fn ask(
+    stream: TcpStream,
+    get: &HttpGet,
+    host: SocketAddr,
+    tls: &TlsConnector,
+) -> Result<(), DialError> {
+    let request = get.bytes(host);
+    if !get.is_tls() {
+        return exchange(stream, &request).await;
+    }
+    // not `into_split`, which would send the end of its half before the reset
+    let (read, write) = tokio::io::split(stream);
+    let stream = tokio::io::join(read.take(MOST_READ_OF_TLS), write);
+    // an address is no name that is sent: the backend sees what every client sees that does not know its name
+    let name = ServerName::IpAddress(host.ip().into());
+    exchange(tls.connect(name, stream).await.map_err(DialError::of_stream)?, &request).await
+}
+
+/// Sends the request, and reads the answer until it says enough.
+async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &[u8]) -> Result<(), DialError> {
+    stream.write_all(request).await.map_err(DialError::of_stream)?;
+    stream.flush().await.map_err(DialError::of_stream)?;
+    let (mut buffer, mut length) = ([0; MOST_READ], 0);
+    loop {
+        let rest = match stream.read(&mut buffer[length..]).await.map_err(DialError::of_stream)? {
+            0 => Rest::Closed,
+            more => {
+                length += more;
+                if length == MOST_READ { Rest::Unread } else { Rest::Open }
+            }
+        };
+        if let Some(result) = answer::judge(&buffer[..length], rest) {
+            return result;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
-    use tokio::io::AsyncReadExt as _;
-    use tokio::net::TcpListener;
 
     use super::*;
 
@@ -88,7 +194,7 @@ mod tests {
     #[case::own_firewall(Errno::PERM, "could not dial")]
     #[case::own_policy(Errno::ACCESS, "could not dial")]
     #[case::rejected(Errno::CONNREFUSED, "connection refused")]
-    #[case::dropped(Errno::TIMEDOUT, "no answer in time")]
+    #[case::dropped(Errno::TIMEDOUT, "unreachable")]
     #[case::no_route(Errno::HOSTUNREACH, "unreachable")]
     #[case::reset(Errno::CONNRESET, "unreachable")]
     // errors that the backend's host can cause by ICMP
@@ -100,22 +206,5 @@ mod tests {
     ) {
         let error = DialError::from(io::Error::from_raw_os_error(errno.raw_os_error()));
         assert!(error.to_string().starts_with(expected), "{error}");
-    }
-
-    #[tokio::test]
-    async fn a_probe_of_a_listening_port_succeeds_and_ends_in_a_reset() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        tcp()(listener.local_addr().unwrap()).await.unwrap();
-        let (mut stream, _) = listener.accept().await.unwrap();
-        let seen = stream.read_u8().await.unwrap_err();
-        assert_eq!(seen.kind(), io::ErrorKind::ConnectionReset);
-    }
-
-    #[tokio::test]
-    async fn a_probe_of_a_closed_port_is_refused() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        drop(listener);
-        assert_eq!(tcp()(address).await, Err(DialError::Refused));
     }
 }

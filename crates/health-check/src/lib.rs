@@ -1,4 +1,4 @@
-//! TCP health checks: which backends deserve traffic.
+//! TCP and HTTP health checks: which backends deserve traffic.
 //!
 //! ```text
 //!        set_targets(object, targets)                    changed(object)
@@ -18,6 +18,8 @@
 //! * Probes of one backend never overlap, and at most a fixed number of dials is under way.
 //! * No group keeps another from its probes: free slots go round between groups, then between objects, and dials
 //!   over one second of one group hold at most a quarter of the slots. A group begins at most 2,000 dials a second.
+//! * A backend decides how its answer is read as little as it can: one time limit for all of a probe, 1 KiB of an answer,
+//!   64 KiB of a TLS connection, no redirection followed, and none of its words in a verdict.
 //! * A backend is not ready until it has answered often enough (fail closed).
 //! * A failure on our own side, such as a lack of file descriptors, changes no verdict.
 //! * A reader of verdicts cannot hold up probing.
@@ -34,14 +36,18 @@
 
 #![forbid(unsafe_code)]
 
+mod answer;
 mod check;
 mod counter;
 mod dial;
+mod http_get;
 mod prober;
 mod schedule;
+mod tls;
 
 pub use check::Check;
 pub use counter::Thresholds;
-pub use dial::{Dial, DialError, tcp};
+pub use dial::{Dial, DialError, Probe, network, network_by};
+pub use http_get::{HttpGet, LONGEST_PATH, RequestFault};
 pub use prober::{DIALS_AT_ONCE, Prober};
 pub use schedule::{Key, Target, Verdict};

@@ -43,7 +43,7 @@ struct State<K, B> {
 }
 
 impl<K: Key, B: Key> Prober<K, B> {
-    /// At most `at_once` dials at any time; `seed` spreads the first probes over their periods. `group` names the
+    /// At most `at_once` dials at any time; `seed` spreads probes over their periods. `group` names the
     /// group of an object, a namespace for instance: no group keeps the others from their probes.
     pub fn new(at_once: usize, seed: u64, group: fn(&K) -> &str) -> Self {
         let state = State { schedule: Schedule::new(at_once, seed, group), outbox: Vec::new() };
@@ -73,11 +73,11 @@ impl<K: Key, B: Key> Prober<K, B> {
             for command in commands {
                 match command {
                     Command::Changed { object } => changed(object),
-                    Command::Dial { probe, address, timeout: limit } => {
-                        let attempt = dial(address);
+                    Command::Dial { id, probe, timeout: limit } => {
+                        let attempt = dial(probe);
                         dials.push(async move {
                             let answer = timeout(limit, attempt).await;
-                            (probe, answer.unwrap_or(Err(DialError::TimedOut)))
+                            (id, answer.unwrap_or(Err(DialError::NoAnswer { within: limit })))
                         });
                     }
                 }
@@ -85,13 +85,13 @@ impl<K: Key, B: Key> Prober<K, B> {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.shared.woken.notified() => {}
-                Some((probe, answer)) = dials.next() => {
+                Some((id, answer)) = dials.next() => {
                     if let Err(DialError::Local(why)) = &answer && logged.is_none_or(|at| at.elapsed() >= LOGGED_EVERY) {
                         logged = Some(Instant::now());
                         tracing::warn!(why, "cannot dial from here: verdicts of health checks stay as they are until this process can");
                     }
                     let mut state = self.state();
-                    let commands = state.schedule.on(Input::Answered { probe, answer }, Instant::now());
+                    let commands = state.schedule.on(Input::Answered { id, answer }, Instant::now());
                     state.outbox.extend(commands);
                 }
                 () = until(wakes_at) => {}
@@ -139,8 +139,9 @@ mod tests {
             thresholds: Thresholds { success: 1, failure: 2 },
             period: Duration::from_secs(1),
             timeout: Duration::from_millis(500),
+            http: None,
         };
-        Target { address: SocketAddr::from(([198, 18, 0, 1], port)), check, ready: false }
+        Target { address: SocketAddr::from(([198, 18, 0, 1], port)), check, recorded: None }
     }
 
     fn targets(ports: std::ops::Range<u16>) -> BTreeMap<u16, Target> {
@@ -150,7 +151,7 @@ mod tests {
     /// Answers at ports below 100, is silent at the others, and counts the dials under way.
     fn dial(under_way: &Arc<AtomicUsize>, most: &Arc<AtomicUsize>) -> Dial {
         let (under_way, most) = (under_way.clone(), most.clone());
-        Arc::new(move |address| {
+        Arc::new(move |probe| {
             let (under_way, most) = (under_way.clone(), most.clone());
             async move {
                 /// Counts down also when the prober drops the attempt.
@@ -162,7 +163,7 @@ mod tests {
                 }
                 most.fetch_max(under_way.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 let _leaving = Leaving(under_way);
-                if address.port() >= 100 {
+                if probe.address.port() >= 100 {
                     std::future::pending::<()>().await;
                 }
                 Ok(())
@@ -187,7 +188,8 @@ mod tests {
         changed.recv().await;
 
         let ready = Verdict { ready: true, error: None };
-        let silent = Verdict { ready: false, error: Some(DialError::TimedOut) };
+        let silent =
+            Verdict { ready: false, error: Some(DialError::NoAnswer { within: Duration::from_millis(500) }) };
         assert_eq!(prober.verdicts(&"web"), BTreeMap::from([(1, ready), (100, silent)]));
 
         prober.set_targets("web", BTreeMap::new());
@@ -218,21 +220,21 @@ mod tests {
         let prober = Prober::new(DIALS_AT_ONCE, 1, group);
         let (dialled, mut dials) = mpsc::unbounded_channel();
         let quiet = target(1);
-        let dial: Dial = Arc::new(move |address| {
-            if address.port() == 1 {
+        let dial: Dial = Arc::new(move |probe| {
+            if probe.address.port() == 1 {
                 dialled.send(Instant::now()).expect("the test listens");
                 return async { Ok(()) }.boxed();
             }
             std::future::pending().boxed()
         });
         let task = tokio::spawn(prober.clone().run(dial, |_| {}, CancellationToken::new()));
-        let day = Check { timeout: Duration::from_secs(24 * 60 * 60), ..quiet.check };
-        let silent = (100..5_100).map(|port| (port, Target { check: day, ..target(port) })).collect();
+        let day = Check { timeout: Duration::from_secs(24 * 60 * 60), ..quiet.check.clone() };
+        let silent = (100..5_100).map(|port| (port, Target { check: day.clone(), ..target(port) })).collect();
         prober.set_targets("noisy/web", silent);
         tokio::time::sleep(Duration::from_secs(100)).await;
         let period = quiet.check.period;
         prober.set_targets("quiet/web", [(1, quiet)].into());
-        let mut due = Instant::now() + period;
+        let mut due = Instant::now();
         for _ in 0..60 {
             let at = dials.recv().await.unwrap();
             assert!(at <= due + period, "{:?} late", at - due);

@@ -3,13 +3,17 @@
 //! The life of a target:
 //!
 //! ```text
-//! watched ──► due within the first period (spread by the seed) ──► waits for a slot ──► dialling ──► answered
+//! watched ──► due at once if it is new, else within the period ──► waits for a slot ──► dialling ──► answered
 //!                 ▲                                                                                    │
+//!                 ├── of a new one: due within the period after its first probe ◄──────────────────────┤
 //!                 └── due a period after it was last due, or at once when the answer took longer ◄─────┘
 //! ```
 //!
-//! So the k-th probe starts at the latest k periods after the beginning, as long as answers come within a period:
-//! a new backend that answers is ready after `success` × period at the latest.
+//! "Within the period" is a moment that the seed chooses, so that many targets that begin together do not stay together:
+//! those of a restart with their first probes, because their verdicts are kept, and new ones with their second.
+//!
+//! So the k-th probe of a new backend starts at the latest k - 1 periods after the beginning, as long as slots are free and
+//! answers come within a period: one that answers is ready after `success` - 1 periods at the latest.
 //!
 //! A target that changes while its dial is under way keeps its slot until the answer comes; the schedule does not
 //! count that answer. That is how probes of one backend never overlap, whatever changes in between.
@@ -26,10 +30,13 @@ use tokio::time::Instant;
 
 use self::slots::{Length, Slots};
 use crate::counter::Counter;
-use crate::{Check, DialError};
+use crate::{Check, DialError, HttpGet, Probe};
 
 /// Longest dial, whatever the time-out: a silent target holds its slot no longer.
 const LONGEST_DIAL: Duration = Duration::from_secs(30);
+
+/// A dial by TLS costs this process about as much work as so many others, and begins less often for it.
+const TLS_COUNTS_AS: u32 = 10;
 
 /// The name of an object, or of a backend within it.
 pub trait Key: Clone + Ord + Debug + Send + Sync + 'static {}
@@ -40,9 +47,9 @@ impl<T: Clone + Ord + Debug + Send + Sync + 'static> Key for T {}
 pub struct Target {
     pub address: SocketAddr,
     pub check: Check,
-    /// The first verdict of a backend that is new here: the one that the cluster has recorded, else `false`. A
-    /// backend that is already watched keeps its verdict.
-    pub ready: bool,
+    /// The verdict that the cluster has recorded of a backend that is not yet watched here; one without is new, begins as
+    /// not ready and is probed at once. A backend that is already watched keeps its verdict.
+    pub recorded: Option<bool>,
 }
 
 /// The result of the probes of one backend so far.
@@ -64,7 +71,7 @@ pub(crate) enum Input<K, B> {
     /// These are from now on the backends of this object; an empty map ends its probes.
     Targets { object: K, targets: BTreeMap<B, Target> },
     /// A dial that the schedule commanded came to its end.
-    Answered { probe: ProbeId, answer: Result<(), DialError> },
+    Answered { id: ProbeId, answer: Result<(), DialError> },
     /// Nothing but time went by; targets may be due.
     Tick,
 }
@@ -73,7 +80,7 @@ pub(crate) enum Input<K, B> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command<K> {
     /// Dial for at most `timeout`, and report the end: exactly one [`Input::Answered`] for each.
-    Dial { probe: ProbeId, address: SocketAddr, timeout: Duration },
+    Dial { id: ProbeId, probe: Probe, timeout: Duration },
     /// A verdict of this object changed, or its failure is now of another kind.
     Changed { object: K },
 }
@@ -85,6 +92,8 @@ struct TargetState {
     verdict: Verdict,
     /// The time at which it was last due, and its place in `due`.
     due: Instant,
+    /// No dial of it has ended yet, and nothing is recorded of it.
+    is_new: bool,
     dialling: bool,
     /// The target changed since the dial began: the answer does not count.
     stale: bool,
@@ -147,7 +156,7 @@ impl<K: Key, B: Key> Schedule<K, B> {
         let mut commands = Vec::new();
         match input {
             Input::Targets { object, targets } => self.set_targets(&object, targets, now),
-            Input::Answered { probe, answer } => commands.extend(self.answered(probe, answer, now)),
+            Input::Answered { id, answer } => commands.extend(self.answered(id, answer, now)),
             Input::Tick => {}
         }
         self.start_due(now, &mut commands);
@@ -164,7 +173,7 @@ impl<K: Key, B: Key> Schedule<K, B> {
 
         let mut unchanged = BTreeSet::new();
         for (backend, target) in targets {
-            let first = now + spread(&mut self.random, target.check.period);
+            let within_period = now + spread(&mut self.random, target.check.period);
             match states.entry(backend.clone()) {
                 Entry::Occupied(state) if state.get().continues(&target) => {
                     unchanged.insert(backend);
@@ -173,10 +182,10 @@ impl<K: Key, B: Key> Schedule<K, B> {
                 Entry::Occupied(mut state) => {
                     let state = state.get_mut();
                     self.due.remove(&(state.due, object.clone(), backend.clone()));
-                    state.restart(target, first);
+                    state.restart(target, now, within_period);
                 }
                 Entry::Vacant(vacant) => {
-                    vacant.insert(TargetState::new(target, first));
+                    vacant.insert(TargetState::new(target, now, within_period));
                 }
             }
             let state = &states[&backend];
@@ -191,13 +200,8 @@ impl<K: Key, B: Key> Schedule<K, B> {
         self.slots.retain(object, |backend| unchanged.contains(backend));
     }
 
-    fn answered(
-        &mut self,
-        probe: ProbeId,
-        answer: Result<(), DialError>,
-        now: Instant,
-    ) -> Option<Command<K>> {
-        let Dialling { object, backend, length } = self.dials.remove(&probe)?;
+    fn answered(&mut self, id: ProbeId, answer: Result<(), DialError>, now: Instant) -> Option<Command<K>> {
+        let Dialling { object, backend, length } = self.dials.remove(&id)?;
         self.slots.free(&object, length);
         let states = self.objects.get_mut(&object)?;
         let state = states.get_mut(&backend)?;
@@ -213,7 +217,9 @@ impl<K: Key, B: Key> Schedule<K, B> {
             self.due.insert((state.due, object, backend));
             return None;
         }
-        state.due = (state.due + state.target.check.period).max(now);
+        let period = state.target.check.period;
+        let pause = if std::mem::take(&mut state.is_new) { spread(&mut self.random, period) } else { period };
+        state.due = (state.due + pause).max(now);
         let changed = state.count(answer);
         self.due.insert((state.due, object.clone(), backend));
         changed.then_some(Command::Changed { object })
@@ -232,21 +238,29 @@ impl<K: Key, B: Key> Schedule<K, B> {
                 .and_then(|states| states.get_mut(&backend))
                 .expect("a target that is no longer watched has left the line");
             state.dialling = true;
-            let probe = ProbeId(self.next_probe);
+            let id = ProbeId(self.next_probe);
             self.next_probe += 1;
-            commands.push(Command::Dial { probe, address: state.target.address, timeout: state.limit() });
-            self.dials.insert(probe, Dialling { object, backend, length });
+            let Target { address, check: Check { http, .. }, .. } = &state.target;
+            if http.as_ref().is_some_and(HttpGet::is_tls) {
+                self.slots.count_as(&object, TLS_COUNTS_AS, now);
+            }
+            let probe = Probe { address: *address, http: http.clone() };
+            commands.push(Command::Dial { id, probe, timeout: state.limit() });
+            self.dials.insert(id, Dialling { object, backend, length });
         }
     }
 }
 
 impl TargetState {
-    fn new(target: Target, due: Instant) -> Self {
+    /// Due `now` where nothing is recorded, else `within_period`.
+    fn new(target: Target, now: Instant, within_period: Instant) -> Self {
+        let is_new = target.recorded.is_none();
         Self {
-            verdict: Verdict { ready: target.ready, error: None },
+            verdict: Verdict { ready: target.recorded.unwrap_or_default(), error: None },
             target,
             counter: Counter::default(),
-            due,
+            due: if is_new { now } else { within_period },
+            is_new,
             dialling: false,
             stale: false,
             gone: false,
@@ -258,18 +272,23 @@ impl TargetState {
         self.target.check.timeout.min(LONGEST_DIAL)
     }
 
-    /// Whether `target` asks for nothing new. Its `ready` is a first verdict only and does not count.
+    /// Whether `target` asks for nothing new. What is `recorded` is a first verdict only and does not count.
     fn continues(&self, target: &Target) -> bool {
         !self.gone && self.target.address == target.address && self.target.check == target.check
     }
 
     /// Gives the same backend another check or address: counters start afresh, the verdict stands. A backend that
     /// left and comes back is new.
-    fn restart(&mut self, target: Target, due: Instant) {
-        let verdict =
-            if self.gone { Verdict { ready: target.ready, error: None } } else { self.verdict.clone() };
+    fn restart(&mut self, target: Target, now: Instant, within_period: Instant) {
+        let recorded = match (self.gone, self.is_new) {
+            (true, _) => target.recorded,
+            (false, true) => None,
+            (false, false) => Some(self.verdict.ready),
+        };
+        let error = self.verdict.error.take().filter(|_| !self.gone);
         let dialling = self.dialling;
-        *self = Self { verdict, dialling, stale: dialling, ..Self::new(target, due) };
+        let new = Self::new(Target { recorded, ..target }, now, within_period);
+        *self = Self { verdict: Verdict { error, ..new.verdict }, dialling, stale: dialling, ..new };
     }
 
     /// Counts an answer, and says whether the verdict or the kind of its error changed.
@@ -287,7 +306,7 @@ impl TargetState {
             return false;
         };
         let verdict = Verdict { ready, error: answer.err() };
-        let kind = |verdict: &Verdict| verdict.error.as_ref().map(std::mem::discriminant);
+        let kind = |verdict: &Verdict| verdict.error.as_ref().map(DialError::kind);
         if ready == self.verdict.ready && kind(&verdict) == kind(&self.verdict) {
             return false;
         }
@@ -296,8 +315,8 @@ impl TargetState {
     }
 }
 
-/// A moment within the first period, never its very beginning: after a restart ten thousand targets of one period
-/// must not all be dialled in the same instant.
+/// A moment within the first period, never its very beginning: ten thousand targets of one period must not all
+/// be dialled in the same instant.
 fn spread(random: &mut fastrand::Rng, period: Duration) -> Duration {
     let nanos = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX).max(1);
     Duration::from_nanos(random.u64(1..=nanos))

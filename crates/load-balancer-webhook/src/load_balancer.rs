@@ -7,6 +7,7 @@ use harvester_api::{
     HealthCheck, Ipam, Listener, LoadBalancerSpec, LoadBalancerStatus, VirtualMachine,
     VirtualMachineInstance, WorkloadType, annotations, labels, names,
 };
+use health_check::HttpGet;
 use json_patch::PatchOperation;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
@@ -195,9 +196,30 @@ fn listeners(listeners: &[Listener], old: &[Listener], faults: &mut Faults) {
 
 fn health_check(check: Option<&HealthCheck>, listeners: &[Listener], faults: &mut Faults) {
     let Some(check) = check else { return };
-    let HealthCheck { port, success_threshold, failure_threshold, period_seconds, timeout_seconds, .. } =
-        check;
-    let Some(port) = port.filter(|port| *port != 0) else { return };
+    let HealthCheck {
+        port,
+        success_threshold,
+        failure_threshold,
+        period_seconds,
+        timeout_seconds,
+        path,
+        scheme,
+    } = check;
+    let port = port.filter(|port| *port != 0);
+    match HttpGet::parse(path, scheme) {
+        Ok(Some(_)) if port.is_none() => faults.add(|| {
+            Fault::invalid(
+                "healthyCheck: path has no effect without a port: give the port, or leave the path out",
+            )
+        }),
+        Ok(_) => {}
+        Err(several) => {
+            for fault in several {
+                faults.add(|| Fault::invalid(format!("healthyCheck: {fault}")));
+            }
+        }
+    }
+    let Some(port) = port else { return };
     let mut behind = listeners.iter().filter(|listener| i64::from(listener.backend_port) == port).peekable();
     if behind.peek().is_none() {
         faults.add(|| {

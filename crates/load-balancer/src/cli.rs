@@ -221,13 +221,13 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 #[cfg(not(feature = "sandbox"))]
 fn dial(_: &Flags) -> health_check::Dial {
-    health_check::tcp()
+    health_check::network()
 }
 
 #[cfg(feature = "sandbox")]
 fn dial(flags: &Flags) -> health_check::Dial {
-    let (map, tcp) = (flags.dial_map, health_check::tcp());
-    std::sync::Arc::new(move |address| tcp(map.map_or(address, |map| map.apply(address))))
+    let map = flags.dial_map;
+    health_check::network_by(move |address| map.map_or(address, |map| map.apply(address)))
 }
 
 /// Where addresses of one network are found on the wire: at the same place of another.

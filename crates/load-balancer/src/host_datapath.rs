@@ -21,7 +21,7 @@ pub(crate) mod backends;
 mod changes;
 pub(crate) mod host_addresses;
 mod plausible;
-mod probes;
+pub(crate) mod probes;
 mod readiness;
 mod served;
 pub(crate) mod service;

@@ -106,7 +106,7 @@ impl<K: Ord + Clone + Debug, B: PartialEq> Slots<K, B> {
             .filter(|(name, _)| self.pace.may_dial_from(name).is_none_or(|from| from <= now))
             .find_map(|(name, group)| Some((name.clone(), group.next_length(without_long)?)))?;
         self.groups.last = Some(name.clone());
-        self.pace.dialled(&name, now);
+        self.pace.dialled(&name, now, 1);
         let group = self.groups.entries.get_mut(&name).expect("the turn came to this group");
         let (object, backend) = group.line(length).pop().expect("a target of this length waits");
         group.next = match length {
@@ -120,6 +120,11 @@ impl<K: Ord + Clone + Debug, B: PartialEq> Slots<K, B> {
         }
         self.groups.remove_idle(&name);
         Some((object, backend, length))
+    }
+
+    /// The dial that just got its slot counts as so many, for the pace of its group.
+    pub(super) fn count_as(&mut self, object: &K, dials: u32, now: Instant) {
+        self.pace.dialled((self.group_of)(object), now, dials - 1);
     }
 
     /// When a target that waits may dial although no dial ends until then: its group has to keep its pace.
@@ -191,12 +196,12 @@ impl Pace {
         self.even.get(group).and_then(|even| even.checked_sub(AHEAD))
     }
 
-    fn dialled(&mut self, group: &str, now: Instant) {
+    fn dialled(&mut self, group: &str, now: Instant, dials: u32) {
         if self.swept.is_none_or(|swept| now >= swept + LONG) {
             self.even.retain(|_, even| *even > now);
             self.swept = Some(now);
         }
-        let gap = Duration::from_secs(1) / DIALS_A_SECOND;
+        let gap = Duration::from_secs(1) / DIALS_A_SECOND * dials;
         match self.even.get_mut(group) {
             Some(even) => *even = (*even).max(now) + gap,
             None => {

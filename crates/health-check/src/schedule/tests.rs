@@ -11,15 +11,27 @@ fn check(success: u32, failure: u32, period: u64, timeout: u64) -> Check {
         thresholds: Thresholds { success, failure },
         period: SECOND * u32::try_from(period).unwrap(),
         timeout: SECOND * u32::try_from(timeout).unwrap(),
+        http: None,
     }
 }
 
-fn target(port: u16, check: Check, ready: bool) -> Target {
-    Target { address: SocketAddr::from(([198, 18, 0, 1], port)), check, ready }
+fn target(port: u16, check: Check, recorded: impl Into<Option<bool>>) -> Target {
+    Target { address: SocketAddr::from(([198, 18, 0, 1], port)), check, recorded: recorded.into() }
 }
 
+/// Backends of which a verdict is recorded.
 fn watch(object: &'static str, targets: &[(u16, Check, bool)]) -> Input<&'static str, u16> {
-    let targets = targets.iter().map(|(port, check, ready)| (*port, target(*port, *check, *ready))).collect();
+    let target = |(port, check, ready): &(u16, Check, bool)| (*port, target(*port, check.clone(), *ready));
+    Input::Targets { object, targets: targets.iter().map(target).collect() }
+}
+
+/// New backends.
+fn watch_new(
+    object: &'static str,
+    ports: impl IntoIterator<Item = u16>,
+    check: &Check,
+) -> Input<&'static str, u16> {
+    let targets = ports.into_iter().map(|port| (port, target(port, check.clone(), None))).collect();
     Input::Targets { object, targets }
 }
 
@@ -66,8 +78,8 @@ impl World {
         for command in self.schedule.on(input, self.now) {
             match command {
                 Command::Changed { object } => self.changes.push((self.now - self.start, object)),
-                Command::Dial { probe, address, timeout } => {
-                    let port = address.port();
+                Command::Dial { id, probe, timeout } => {
+                    let port = probe.address.port();
                     assert!(
                         self.under_way.iter().all(|(_, _, other)| *other != port),
                         "{port} is dialled twice"
@@ -75,7 +87,7 @@ impl World {
                     self.dialled.push((self.now - self.start, port));
                     assert!(timeout <= LONGEST_DIAL);
                     let latency = if port < self.silent_from { self.latency.min(timeout) } else { timeout };
-                    self.under_way.push((self.now + latency, probe, port));
+                    self.under_way.push((self.now + latency, id, port));
                     self.most = self.most.max(self.under_way.len());
                 }
             }
@@ -92,11 +104,11 @@ impl World {
             self.now = self.now.max(next);
             if answer == Some(next) {
                 let index = self.under_way.iter().position(|(at, ..)| *at == next).unwrap();
-                let (_, probe, port) = self.under_way.remove(index);
+                let (_, id, port) = self.under_way.remove(index);
                 let silent = port >= self.silent_from;
-                let usual = if silent { Err(DialError::TimedOut) } else { Ok(()) };
+                let usual = if silent { Err(DialError::NoAnswer { within: self.latency }) } else { Ok(()) };
                 let answer = self.answers.get(&port).cloned().unwrap_or(usual);
-                self.on(Input::Answered { probe, answer });
+                self.on(Input::Answered { id, answer });
             } else {
                 self.on(Input::Tick);
             }
@@ -116,21 +128,65 @@ impl World {
 #[rstest]
 #[case::documented_defaults(Check::default())]
 #[case::several_successes(check(3, 2, 4, 2))]
-fn a_new_backend_is_ready_after_success_threshold_periods_at_the_latest_and_not_before_as_many_probes(
+fn a_new_backend_is_probed_at_once_and_ready_after_as_many_probes_as_it_needs_less_one_period(
     #[case] check: Check,
     #[values(1, 2, 3, 4, 5)] seed: u64,
 ) {
     let mut world = World::new(8, seed);
-    world.on(watch("web", &[(1, check, false)]));
-    let mut probes_before = 0;
-    let latest = check.period * check.thresholds.success;
-    while world.ready("web") == [(1, false)] {
-        probes_before = world.dialled.len();
-        assert!(world.now - world.start <= latest, "too late");
-        world.pass(Duration::from_millis(50));
+    world.on(watch_new("web", [1], &check));
+    assert_eq!(world.dialled, [(Duration::ZERO, 1)]);
+    let success = check.thresholds.success;
+    world.pass(check.period * success);
+    let (ready_at, _) = world.changes[0];
+    assert!(ready_at <= check.period * (success - 1), "{ready_at:?}");
+    let probes = world.dialled.iter().filter(|(at, _)| *at <= ready_at).count();
+    assert_eq!(probes, success as usize);
+    assert_eq!((world.ready("web"), world.changes.len()), (vec![(1, true)], 1));
+}
+
+#[test]
+fn a_new_backend_whose_check_changes_while_it_waits_for_its_first_probe_gets_it_when_a_slot_is_free() {
+    let mut world = World::new(1, 7);
+    world.latency = SECOND;
+    world.on(watch_new("other", [1], &check(1, 1, 100, 10)));
+    world.on(watch_new("web", [2], &check(1, 1, 100, 1)));
+    world.on(watch_new("web", [2], &check(2, 1, 100, 1)));
+    world.pass(SECOND);
+    assert_eq!(world.dialled, [(Duration::ZERO, 1), (SECOND, 2)]);
+}
+
+#[test]
+fn new_backends_that_come_together_do_not_stay_together() {
+    let mut world = World::new(10_000, 7);
+    world.on(watch_new("a/web", 0..1_000, &check(1, 3, 5, 3)));
+    world.pass(SECOND * 6);
+    let mut probes: BTreeMap<u16, Vec<Duration>> = BTreeMap::new();
+    for (at, port) in &world.dialled {
+        probes.entry(*port).or_default().push(*at);
     }
-    assert_eq!(probes_before + 1, check.thresholds.success as usize);
-    assert_eq!(world.changes.len(), 1);
+    assert_eq!(probes.len(), 1_000);
+    assert!(probes.values().all(|at| at[0] <= SECOND / 2), "as fast as a group may");
+    for half in 2..10 {
+        let range = SECOND / 2 * half..SECOND / 2 * (half + 1);
+        let dialled = probes.values().filter(|at| range.contains(&at[1])).count();
+        assert!((70..130).contains(&dialled), "{dialled} in {range:?}");
+    }
+}
+
+#[test]
+fn a_group_dials_by_tls_two_hundred_times_a_second_and_delays_nobody() {
+    let mut world = World::new(512, 7);
+    let http = HttpGet::parse("/", "HTTPS").unwrap();
+    world.on(watch_new("noisy/web", 100..2_100, &Check { http, ..check(1, 1, 1, 1) }));
+    world.on(watch("quiet/web", &[(1, check(1, 3, 1, 1), false)]));
+    world.pass(SECOND * 10);
+    let of = |noisy: bool| -> Vec<Duration> {
+        let chosen = world.dialled.iter().filter(|(_, port)| (*port >= 100) == noisy);
+        chosen.map(|(at, _)| *at).collect()
+    };
+    let (noisy, quiet) = (of(true), of(false));
+    assert!((1_990..=2_020).contains(&noisy.len()), "{} dials in ten seconds", noisy.len());
+    assert!(quiet.windows(2).all(|pair| pair[1] - pair[0] == SECOND), "{quiet:?}");
 }
 
 #[rstest]
@@ -140,7 +196,7 @@ fn a_dead_backend_loses_its_traffic_after_failure_threshold_periods_and_one_time
     let mut world = World::new(8, seed);
     world.on(watch("web", &[(1, check(1, 3, 5, 3), true)]));
     world.pass(SECOND * 23);
-    world.answers.insert(1, Err(DialError::TimedOut));
+    world.answers.insert(1, Err(DialError::NoAnswer { within: SECOND * 3 }));
     world.latency = SECOND * 3;
     world.pass(SECOND * (3 * 5 + 3));
     assert_eq!(world.ready("web"), [(1, false)]);
@@ -161,9 +217,14 @@ async fn the_error_follows_its_newest_kind_and_the_same_again_is_no_news() {
     world.answers.insert(1, Err(DialError::Unreachable("network is down".to_owned())));
     world.pass(SECOND * 10);
     assert_eq!(world.changes.len(), 2, "another wording is the same kind");
+    for (status, changes) in [(503, 3), (503, 3), (404, 4)] {
+        world.answers.insert(1, Err(DialError::Status(status)));
+        world.pass(SECOND * 10);
+        assert_eq!((error(&world), world.changes.len()), (Some(DialError::Status(status)), changes));
+    }
     world.answers.insert(1, Ok(()));
     world.pass(SECOND * 10);
-    assert_eq!((error(&world), world.changes.len()), (None, 3));
+    assert_eq!((error(&world), world.changes.len()), (None, 5));
 }
 
 #[rstest]

@@ -66,6 +66,11 @@ fn listener(name: &str, port: i64, protocol: &str, backend_port: i64) -> Value {
     json!({"name": name, "port": port, "protocol": protocol, "backendPort": backend_port})
 }
 
+fn http_check(path: &str, scheme: &str) -> Value {
+    json!({"port": 8080, "successThreshold": 1, "failureThreshold": 1, "periodSeconds": 1, "timeoutSeconds": 1,
+        "path": path, "scheme": scheme})
+}
+
 #[rstest]
 #[case::as_the_ui_sends_it(json!({}), &[])]
 #[case::as_terraform_sends_it(
@@ -94,6 +99,18 @@ fn listener(name: &str, port: i64, protocol: &str, backend_port: i64) -> Value {
     json!({"healthCheck": {"port": 8080, "successThreshold": 1, "failureThreshold": -1, "periodSeconds": 0}}),
     &["FailureThreshold should be > 0", "PeriodSeconds should be > 0", "TimeoutSeconds should be > 0"])]
 #[case::health_values_count_only_with_a_port(json!({"healthCheck": {"failureThreshold": -1}}), &[])]
+#[case::http_check(json!({"healthCheck": http_check("/healthz?full=1", "")}), &[])]
+#[case::https_check(json!({"healthCheck": http_check("/", "HTTPS")}), &[])]
+#[case::no_slash(json!({"healthCheck": http_check("healthz", "")}), &["healthyCheck: path does not begin with a slash"])]
+#[case::another_line_of_the_request(
+    json!({"healthCheck": http_check("/ HTTP/1.1\r\nX: y", "")}), &["healthyCheck: path has a blank, a control character"])]
+#[case::path_too_long(json!({"healthCheck": http_check(&"/".repeat(1_025), "")}), &["path has 1025 bytes, at most 1024"])]
+#[case::fragment(json!({"healthCheck": http_check("/#top", "")}), &["path has a fragment"])]
+#[case::unknown_scheme(json!({"healthCheck": http_check("/", "TCP")}), &["scheme is neither HTTP nor HTTPS"])]
+#[case::scheme_without_path(json!({"healthCheck": http_check("", "HTTP")}), &["scheme has no effect without a path"])]
+#[case::path_without_port(json!({"healthCheck": {"path": "/healthz"}}), &["path has no effect without a port"])]
+#[case::several_faults_of_a_path(
+    json!({"healthCheck": http_check("a b", "ftp")}), &["does not begin with a slash", "has a blank", "scheme is neither"])]
 // docs/contract/load-balancer.md#LB-16: in the Go program such selectors are accepted and fail for ever
 #[case::selector_without_values(json!({"backendServerSelector": {"tier": []}}), &["\"tier\" has no values"])]
 #[case::selector_with_bad_key(json!({"backendServerSelector": {"a b": ["x"]}}), &["\"a b\" is not a label key"])]

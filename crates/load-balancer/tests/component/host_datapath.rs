@@ -383,9 +383,36 @@ test_cluster::component_tests! {
         lab.web(CHECK).await;
         lab.until_error("connection refused").await;
         lab.silence("192.168.7.11");
-        lab.until_error("no answer in time").await;
+        lab.until_error("no answer within 1 s").await;
         lab.answer("192.168.7.11");
         lab.until_error("").await;
+    }
+
+    async fn a_path_makes_the_health_check_an_http_request_whose_status_is_told(cluster: TestCluster) {
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.status("192.168.7.11", 503);
+        lab.web(&CHECK.replace('}', ", path: /healthz}")).await;
+        lab.until_error("HTTP 503").await;
+        lab.status("192.168.7.11", 404);
+        lab.until_error("HTTP 404").await;
+        lab.until_endpoints(&["192.168.7.11-", "dummy+"]).await;
+        lab.answer("192.168.7.11");
+        lab.until_error("").await;
+        lab.until_endpoints(&["192.168.7.11+"]).await;
+    }
+
+    async fn a_path_that_makes_no_request_is_told_and_the_backends_are_probed_by_tcp(cluster: TestCluster) {
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.status("192.168.7.11", 503);
+        lab.web(&CHECK.replace('}', r#", path: "/ HTTP/1.1\r\nX: y"}"#)).await;
+        lab.until_endpoints(&["192.168.7.11+"]).await;
+        lab.announce().await;
+        lab.cluster.settle().await;
+        let ready = lab.ready().await.unwrap();
+        assert_eq!(ready.status, harvester_api::ConditionStatus::True);
+        assert!(ready.message.contains("healthCheck: path has a blank"), "{}", ready.message);
     }
 
     #[simulated_only("faults are the simulated server's")]

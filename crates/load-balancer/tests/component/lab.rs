@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use harvester_api::{Condition, IPPool, LoadBalancer, condition};
-use health_check::{Dial, DialError};
+use health_check::{Dial, DialError, Probe};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde_json::json;
@@ -31,6 +31,8 @@ pub(crate) struct Lab {
 enum Answer {
     Yes,
     Silence,
+    /// To an HTTP request; it takes every connection.
+    Status(u16),
     /// Our own side cannot even try.
     NoDial,
 }
@@ -65,12 +67,14 @@ impl Lab {
 
     pub(crate) fn start_controller(&mut self) {
         let (answers, dials) = (self.answers.clone(), self.dials.clone());
-        let dial: Dial = Arc::new(move |address| {
+        let dial: Dial = Arc::new(move |Probe { address, http }| {
             *dials.lock().unwrap().entry(address).or_default() += 1;
             let answer = answers.lock().unwrap().get(&address).copied();
             async move {
                 match answer {
                     Some(Answer::Yes) => Ok(()),
+                    Some(Answer::Status(status)) if http.is_some() => Err(DialError::Status(status)),
+                    Some(Answer::Status(_)) => Ok(()),
                     Some(Answer::Silence) => std::future::pending().await,
                     Some(Answer::NoDial) => Err(DialError::Local("no file descriptor is left".to_owned())),
                     None => Err(DialError::Refused),
@@ -125,6 +129,10 @@ impl Lab {
 
     pub(crate) fn silence(&self, address: &str) {
         self.answers.lock().unwrap().insert(port_of(address), Answer::Silence);
+    }
+
+    pub(crate) fn status(&self, address: &str, status: u16) {
+        self.answers.lock().unwrap().insert(port_of(address), Answer::Status(status));
     }
 
     /// Dials to it fail on our own side.

@@ -53,7 +53,8 @@ pub(crate) struct Environment {
 impl Environment {
     pub(crate) fn new(cluster: &TestCluster, simulation: &SimHarvester) -> Self {
         let simulation = simulation.clone();
-        let dial: Dial = Arc::new(move |at| simulation.dial(at).map_err(DialError::from).boxed());
+        let dial: Dial =
+            Arc::new(move |probe| simulation.dial(probe.address).map_err(DialError::from).boxed());
         let guest = cluster.guest_cluster();
         Self {
             load_balancer: cluster.harvester.client(User::LoadBalancer),

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     condition::Ready,
     controller::status::{self, Shown},
-    host_datapath::{self, Served, TOO_MANY_LISTENERS, slice, source_ranges, write::Write},
+    host_datapath::{self, Served, TOO_MANY_LISTENERS, probes, slice, source_ranges, write::Write},
 };
 
 /// The object's finalizer and address are stored before the network carries anything for it.
@@ -25,6 +25,11 @@ pub(super) fn serve(
     plan: &mut Plan,
 ) {
     let Told { waiting, note } = told;
+    // what the address has to say comes last, where it is looked for
+    let note = probes::fault(lb.spec.health_check.as_ref())
+        .into_iter()
+        .chain(note)
+        .reduce(|check, address| format!("{check}; {address}"));
     let view = host_datapath::Seen {
         lb,
         address: &address.ip,

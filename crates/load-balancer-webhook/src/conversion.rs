@@ -169,6 +169,12 @@ fn to_beta(object: &mut Value, known: &Known<'_>) {
             if let Some(period) = check.as_object_mut().and_then(|check| check.remove("PeriodSeconds")) {
                 check["periodSeconds"] = period;
             }
+            // v1alpha1 has no words for them: whoever edits the rest does not mean them
+            for field in ["path", "scheme"] {
+                if let (true, Some(kept)) = (check.is_object(), spec["healthCheck"].get(field)) {
+                    check[field] = kept.clone();
+                }
+            }
             check
         });
         set(&mut spec, "healthCheck", check);

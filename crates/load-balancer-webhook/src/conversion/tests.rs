@@ -132,6 +132,20 @@ fn what_is_edited_in_the_former_version_is_edited_and_the_rest_stays() {
     assert_eq!(convert(alpha, BETA, &Known::default()), expected);
 }
 
+#[test]
+fn a_health_check_stays_an_http_request_when_the_former_version_edits_the_rest_of_it() {
+    let mut stored = beta();
+    stored["spec"]["healthCheck"]["path"] = "/healthz".into();
+    stored["spec"]["healthCheck"]["scheme"] = "HTTPS".into();
+    let mut alpha = convert(stored, ALPHA, &Known::default());
+    alpha["spec"]["healthCheck"]["PeriodSeconds"] = 9.into();
+    alpha["metadata"]["generation"] = 5.into();
+    let beta = convert(alpha, BETA, &Known::default());
+    let expected = json!({"port": 8080, "successThreshold": 2, "failureThreshold": 2, "periodSeconds": 9, "timeoutSeconds": 1,
+        "path": "/healthz", "scheme": "HTTPS"});
+    assert_eq!(beta["spec"]["healthCheck"], expected);
+}
+
 #[rstest]
 #[case::of_another_object("uid", json!("u-2"))]
 #[case::of_an_earlier_version("generation", json!(6))]

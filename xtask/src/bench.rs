@@ -57,6 +57,8 @@ enum Only {
     Creation,
     /// Those of the cloud controller manager: nodes, sharing, ports, starts, a large cluster.
     Ccm,
+    /// Those of health checks: ten thousand backends.
+    Probes,
     /// Those of the CSI driver: attachments, nodes, inconsistent states, csi-sanity.
     Storage,
 }
@@ -66,6 +68,7 @@ impl Only {
         match self {
             Self::Creation => "creation",
             Self::Ccm => "ccm",
+            Self::Probes => "probes",
             Self::Storage => "storage",
         }
     }

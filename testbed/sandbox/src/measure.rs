@@ -9,6 +9,7 @@ mod direct;
 mod driver;
 mod first_use;
 mod hostile;
+mod probes;
 mod same_pod;
 mod service_batch;
 mod storage;
@@ -48,6 +49,7 @@ pub(crate) async fn figures(
         None => all(environment, output).await,
         Some(Only::Creation) => creation(environment, output).await,
         Some(Only::Ccm) => cloud_controller_manager(environment, output).await,
+        Some(Only::Probes) => health_checks(environment, output).await,
         Some(Only::Storage) => storage::all(environment, &Told(output)).await,
     }
 }
@@ -148,7 +150,14 @@ async fn all(environment: &mut Environment, output: &Output) -> Result<()> {
         same_pod::restart(environment, &folder).await.context("a restart in the same Pod")?,
     );
     drop(service_batch);
-    ccm::all(environment, say).await.context("measure the cloud controller manager")
+    ccm::all(environment, say).await.context("measure the cloud controller manager")?;
+    probes::all(environment, say).await.context("measure health checks")
+}
+
+/// Measures health checks alone.
+async fn health_checks(environment: &mut Environment, output: &Output) -> Result<()> {
+    environment.end_webhook().await?;
+    probes::all(environment, |name, value| output.note(&format!("figure {name} {value:.4}"))).await
 }
 
 /// Measures the cloud controller manager alone.

@@ -74,6 +74,8 @@ pub(crate) enum Only {
     Creation,
     /// Those of the cloud controller manager: nodes, sharing, ports, starts, a large cluster.
     Ccm,
+    /// Those of health checks: ten thousand backends.
+    Probes,
     /// Those of the CSI driver, which are measured so alone.
     Storage,
 }

@@ -133,7 +133,8 @@ pub fn network_by(route: impl Fn(SocketAddr) -> SocketAddr + Send + Sync + 'stat
             stream.set_zero_linger()?;
             match probe.http {
                 None => Ok(()),
-                Some(get) => ask(stream, &get, probe.address, &tls).await,
+                // apart, so that the many dials without a request stay small
+                Some(get) => Box::pin(ask(stream, &get, probe.address, &tls)).await,
             }
         }
         .boxed()

@@ -15,7 +15,7 @@ use kube::api::{DynamicObject, PostParams};
 use kube::core::ApiResource;
 use kube::{Api, Client};
 use load_balancer::ElectionTimes;
-use load_balancer_webhook::{Address, Config, Policy, prepare, run};
+use load_balancer_webhook::{Address, Config, Metrics, Policy, prepare, run};
 use program::{Clock, TaskGroup, health::Health};
 use serde_json::{Value, json};
 use test_cluster::{TestCluster, User};
@@ -113,7 +113,9 @@ pub(crate) async fn reachable(cluster: &TestCluster, tasks: &TaskGroup, status_w
             let config = config(Address::Service, status_writer);
             let clock = Clock::starting_at(cluster.start());
             let (router, _) =
-                prepare(cluster.harvester.client(User::Webhook), clock, config, tasks).await.unwrap();
+                prepare(cluster.harvester.client(User::Webhook), clock, config, &Metrics::default(), tasks)
+                    .await
+                    .unwrap();
             server.webhook("harvester-system", NAME, router);
             cluster.settle().await;
         }

@@ -20,6 +20,7 @@
 pub(crate) mod backends;
 mod changes;
 pub(crate) mod host_addresses;
+mod networks;
 mod plausible;
 pub(crate) mod probes;
 mod readiness;
@@ -48,6 +49,7 @@ use crate::{
     ownership::{Owner, Ownership},
 };
 use backends::{Backend, Selected, Selector};
+use networks::Wish;
 use plausible::Rules;
 use vips::Vips;
 use write::Write;
@@ -110,7 +112,7 @@ impl HostDatapath {
             vmi.metadata.namespace.as_deref() == Some(&*namespace) && selector.selects(vmi.labels())
         };
         let behind = vmis.iter().map(|vmi| &**vmi).filter(is_selected);
-        let selected = backends::select(behind, &previous, &rules);
+        let selected = backends::select(behind, &previous, &Wish::of(lb), &rules);
         Backends { selected, verdicts: self.prober.verdicts(&key) }
     }
 
@@ -306,6 +308,7 @@ fn still_served(
         address: announced.to_owned(),
         backends: Vec::new(),
         waiting: Some(waiting),
+        note: None,
     }
 }
 

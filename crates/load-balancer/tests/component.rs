@@ -11,6 +11,7 @@ mod component {
     mod import;
     mod lab;
     mod living_pools;
+    mod networks;
     mod orders;
     mod readiness;
     mod repair;

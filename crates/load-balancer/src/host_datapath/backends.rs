@@ -8,6 +8,7 @@ use harvester_api::{LoadBalancer, VirtualMachineInstance};
 use ipam::Family;
 use kube::ResourceExt as _;
 
+use super::networks::{self, Network, Taken, Wish};
 use super::plausible::{Implausible, Nic, Rules};
 
 /// Label key to accepted values, as in `spec.backendServerSelector`: every key must have one of its values. Without keys
@@ -63,6 +64,8 @@ pub(crate) struct Unusable {
 pub(crate) struct Selected {
     pub(crate) backends: Vec<Backend>,
     pub(crate) unusable: Vec<Unusable>,
+    /// Tells on which networks the backends are reached, where there was a choice.
+    pub(crate) note: Option<String>,
 }
 
 /// The backends among `vmis`, which the load balancer selects. `previous` has the address by which each VM (by UID)
@@ -70,6 +73,7 @@ pub(crate) struct Selected {
 pub(crate) fn select<'a>(
     vmis: impl IntoIterator<Item = &'a VirtualMachineInstance>,
     previous: &BTreeMap<String, IpAddr>,
+    wish: &Wish,
     rules: &Rules<'_>,
 ) -> Selected {
     let stays = |vmi: &&VirtualMachineInstance| vmi.metadata.deletion_timestamp.is_none();
@@ -77,37 +81,60 @@ pub(crate) fn select<'a>(
     vmis.sort_by_key(|vmi| vmi.name_any());
 
     let mut selected = Selected::default();
+    let mut taken = Vec::new();
     for vmi in vmis {
         let (name, uid) = (vmi.name_any(), vmi.uid().unwrap_or_default());
-        match address(vmi, previous.get(&uid).copied(), rules) {
-            Ok(address) => selected.backends.push(Backend { id: BackendId { uid, address }, name }),
+        match choose(vmi, previous.get(&uid).copied(), wish, rules) {
+            Ok(Chosen { address, of_several }) => {
+                taken.extend(of_several);
+                selected.backends.push(Backend { id: BackendId { uid, address }, name });
+            }
             Err(refused) => selected.unusable.push(Unusable { name, refused }),
         }
     }
+    selected.note = networks::note(&taken, wish);
     selected
 }
 
-/// The address of a VM: the previous one while the VM still reports it, else the first plausible IPv4 address of
-/// the first interface that has one. Within an interface `ipAddress` comes before `ipAddresses`: a guest agent that
-/// lists an IPv6 address first turns the former into that one.
-fn address(
+#[derive(Debug)]
+struct Chosen {
+    address: IpAddr,
+    /// Where there is something to tell about its network.
+    of_several: Option<Taken>,
+}
+
+/// The address of a VM, among the plausible IPv4 addresses that it reports: one on the network that the object names; else
+/// the previous one, so that no VM moves without need; else one on the management network; else the first one. Within an
+/// interface `ipAddress` comes before `ipAddresses`: a guest agent that lists an IPv6 address first turns the former
+/// into that one.
+fn choose(
     vmi: &VirtualMachineInstance,
     previous: Option<IpAddr>,
+    wish: &Wish,
     rules: &Rules<'_>,
-) -> Result<IpAddr, Option<(IpAddr, Implausible)>> {
-    let mut first = None;
+) -> Result<Chosen, Option<(IpAddr, Implausible)>> {
+    let mut usable = Vec::new();
     let mut refused = None;
     for interface in vmi.status.iter().flat_map(|status| &status.interfaces) {
-        let nic = nic(vmi, interface);
+        let network = Network::of(vmi, interface);
+        let nic = if network == Network::Pod { Nic::PodNetwork } else { Nic::Other };
         for address in addresses(interface) {
             match rules.refuse(address, nic) {
                 Some(why) => refused = refused.or(Some((address, why))),
-                None if previous == Some(address) => return Ok(address),
-                None => first = first.or(Some(address)),
+                None => usable.push((address, network.clone())),
             }
         }
     }
-    first.ok_or(refused)
+    // of equals the first one
+    let best = usable.iter().min_by_key(|(address, network)| {
+        (!wish.names(network), previous != Some(*address), wish.rank(network))
+    });
+    let (address, network) = best.ok_or(refused)?;
+    let attached = |(_, other): &(IpAddr, Network)| *other != Network::OfTheGuest && other != network;
+    let instead = wish.names_any() && !wish.names(network);
+    let of_several = (instead || usable.iter().any(attached))
+        .then(|| Taken { vm: vmi.name_any(), network: network.clone(), instead });
+    Ok(Chosen { address: *address, of_several })
 }
 
 /// The family of the backends: Services of two families come later.
@@ -119,13 +146,9 @@ pub(crate) fn addresses(interface: &VmInterface) -> impl Iterator<Item = IpAddr>
     all.filter_map(|text| text.parse().ok()).filter(|address| Family::of(*address) == FAMILY)
 }
 
-fn nic(vmi: &VirtualMachineInstance, interface: &VmInterface) -> Nic {
-    let network = vmi.spec.networks.iter().find(|network| network.name == interface.name);
-    if network.is_some_and(|network| network.pod.is_some()) { Nic::PodNetwork } else { Nic::Other }
-}
-
 #[cfg(test)]
 mod tests {
+    use harvester_api::annotations;
     use rstest::rstest;
     use serde_json::{Value, json};
 
@@ -135,7 +158,8 @@ mod tests {
         serde_json::from_value(json!({
             "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
             "metadata": {"namespace": "shop", "name": name, "uid": format!("uid-{name}"), "labels": {"tier": "api", "app": name}},
-            "spec": {"networks": [{"name": "mgmt", "pod": {}}, {"name": "vlan", "multus": {"networkName": "shop/vlan"}}]},
+            "spec": {"networks": [{"name": "mgmt", "pod": {}}, {"name": "vlan", "multus": {"networkName": "shop/vlan"}},
+                {"name": "vlan2", "multus": {"networkName": "shop/vlan2"}}]},
             "status": {"interfaces": interfaces},
         }))
         .unwrap()
@@ -147,8 +171,16 @@ mod tests {
 
     #[rstest]
     #[case::one(json!([{"name": "vlan", "ipAddress": "192.168.7.10"}]), None, Some("192.168.7.10"))]
+    #[case::management_network_before_others(
+        json!([{"name": "vlan", "ipAddress": "192.168.7.10"}, {"name": "mgmt", "ipAddress": "10.52.0.9"}]), None, Some("10.52.0.9"))]
+    // docs/contract/load-balancer.md#5.5: the Go program took the first one, and it is still right
+    #[case::previous_before_the_management_network(
+        json!([{"name": "vlan", "ipAddress": "192.168.7.10"}, {"name": "mgmt", "ipAddress": "10.52.0.9"}]), Some("192.168.7.10"), Some("192.168.7.10"))]
     #[case::first_in_list_order(
-        json!([{"name": "vlan", "ipAddress": "192.168.7.10"}, {"name": "mgmt", "ipAddress": "10.52.0.9"}]), None, Some("192.168.7.10"))]
+        json!([{"name": "vlan2", "ipAddress": "192.168.8.10"}, {"name": "vlan", "ipAddress": "192.168.7.10"}]), None, Some("192.168.8.10"))]
+    #[case::bridge_of_the_guests_containers_last(
+        json!([{"interfaceName": "docker0", "ipAddress": "172.17.0.1"}, {"name": "vlan", "ipAddress": "192.168.7.10"}]), None, Some("192.168.7.10"))]
+    #[case::only_the_guest_knows_it(json!([{"interfaceName": "eth0.7", "ipAddress": "192.168.7.10"}]), None, Some("192.168.7.10"))]
     // docs/contract/load-balancer.md#EP-5: in the Go program the backend vanishes while the agent lists IPv6 first
     #[case::ipv6_first(
         json!([{"name": "vlan", "ipAddress": "fe80::1", "ipAddresses": ["fe80::1", "192.168.7.10"]}]), None, Some("192.168.7.10"))]
@@ -165,7 +197,7 @@ mod tests {
     #[case::no_address(json!([{"name": "vlan"}]), None, None)]
     #[case::nonsense(json!([{"name": "vlan", "ipAddress": "192.168.7.10/24"}]), None, None)]
     #[case::no_interface(json!([]), None, None)]
-    fn the_address_of_a_vm_is_its_first_plausible_ipv4_or_the_one_it_had(
+    fn the_address_of_a_vm_is_plausible_and_stays_while_it_is_reported(
         #[case] interfaces: Value,
         #[case] previous: Option<&str>,
         #[case] expected: Option<&str>,
@@ -173,7 +205,53 @@ mod tests {
         let parsed = |text: Option<&str>| text.map(|text| text.parse::<IpAddr>().unwrap());
         let pods = pod_cidrs();
         let rules = Rules { pod_cidrs: &pods, ..Rules::default() };
-        assert_eq!(address(&vmi("web", &interfaces), parsed(previous), &rules).ok(), parsed(expected));
+        let chosen = choose(&vmi("web", &interfaces), parsed(previous), &Wish::default(), &rules);
+        assert_eq!(chosen.ok().map(|chosen| chosen.address), parsed(expected));
+    }
+
+    const ON_ALL: [(&str, &str); 3] =
+        [("vlan", "192.168.7.10"), ("vlan2", "192.168.8.10"), ("mgmt", "10.52.0.9")];
+
+    // docs/contract/load-balancer.md#EP-5: the Go program takes an address that the hosts may not reach
+    #[rstest]
+    #[case::the_named_one(&ON_ALL, json!({annotations::LB_NETWORK: "shop/vlan2"}), None, "192.168.8.10",
+        Some("VM web is reached on network shop/vlan2"))]
+    #[case::of_the_own_namespace(&ON_ALL, json!({annotations::LB_NETWORK: "vlan2"}), None, "192.168.8.10",
+        Some("VM web is reached on network shop/vlan2"))]
+    #[case::named_later(&ON_ALL, json!({annotations::LB_NETWORK: "shop/vlan2"}), Some("192.168.7.10"), "192.168.8.10",
+        Some("VM web is reached on network shop/vlan2"))]
+    #[case::no_longer_named(&ON_ALL, json!({}), Some("192.168.8.10"), "192.168.8.10",
+        Some("VM web is reached on network shop/vlan2"))]
+    #[case::one_that_the_vm_does_not_have(&ON_ALL, json!({annotations::LB_NETWORK: "infra/vlan"}), None, "10.52.0.9",
+        Some("VM web is reached on the management network, without a usable address on network infra/vlan"))]
+    #[case::not_usable(&[("vlan2", "127.0.0.1"), ("vlan", "192.168.7.10")], json!({annotations::LB_NETWORK: "shop/vlan2"}), None,
+        "192.168.7.10", Some("VM web is reached on network shop/vlan, without a usable address on network shop/vlan2"))]
+    #[case::management_of_the_guest_cluster(&ON_ALL, json!({annotations::MANAGEMENT_NETWORK: "shop/vlan2"}), None,
+        "192.168.8.10", Some("VM web is reached on network shop/vlan2"))]
+    #[case::previous_before_it(&ON_ALL, json!({annotations::MANAGEMENT_NETWORK: "shop/vlan2"}), Some("192.168.7.10"),
+        "192.168.7.10", Some("VM web is reached on network shop/vlan"))]
+    #[case::named_before_it(&ON_ALL, json!({annotations::MANAGEMENT_NETWORK: "shop/vlan2", annotations::LB_NETWORK: "shop/vlan"}),
+        None, "192.168.7.10", Some("VM web is reached on network shop/vlan"))]
+    #[case::empty(&ON_ALL, json!({annotations::LB_NETWORK: " "}), None, "10.52.0.9",
+        Some("VM web is reached on the management network"))]
+    #[case::no_choice(&[("vlan", "192.168.7.10"), ("vlan2", "fe80::1"), ("", "172.17.0.1")], json!({}), None, "192.168.7.10", None)]
+    fn a_vm_with_several_networks_is_reached_on_the_named_one_else_as_before_else_on_the_management_network(
+        #[case] interfaces: &[(&str, &str)],
+        #[case] annotations: Value,
+        #[case] previous: Option<&str>,
+        #[case] expected: &str,
+        #[case] note: Option<&str>,
+    ) {
+        let lb = json!({"metadata": {"name": "web", "namespace": "shop", "annotations": annotations}, "spec": {}});
+        let wish = Wish::of(&serde_json::from_value(lb).unwrap());
+        let interfaces: Vec<_> =
+            interfaces.iter().map(|(name, address)| json!({"name": name, "ipAddress": address})).collect();
+        let previous = previous.map(|address| ("uid-web".to_owned(), address.parse().unwrap()));
+        let pods = pod_cidrs();
+        let rules = Rules { pod_cidrs: &pods, ..Rules::default() };
+        let selected = select([&vmi("web", &json!(interfaces))], &previous.into_iter().collect(), &wish, &rules);
+        assert_eq!(selected.backends[0].id.address.to_string(), expected);
+        assert_eq!(selected.note.as_deref(), note);
     }
 
     fn selecting(selector: &Value) -> Selector {
@@ -207,7 +285,7 @@ mod tests {
             vmi("silent", &json!([])),
             leaving,
         ];
-        let selected = select(&vmis, &BTreeMap::new(), &Rules::default());
+        let selected = select(&vmis, &BTreeMap::new(), &Wish::default(), &Rules::default());
         let named: Vec<_> =
             selected.backends.iter().map(|backend| (backend.name.as_str(), backend.id.address)).collect();
         assert_eq!(

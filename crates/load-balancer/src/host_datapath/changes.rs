@@ -1,7 +1,7 @@
 //! The load balancers that a change of a VMI concerns: it is in their selectors, or it reports an address that became, or
 //! is no longer, one that no backend may have.
 //!
-//! VMIs change all the time (heartbeats, the guest agent's refresh); labels, deletion and addresses count.
+//! VMIs change all the time (heartbeats, the guest agent's refresh); labels, deletion, networks and addresses count.
 //! Old and new labels are compared: a VM that leaves a selector matters as much as one that enters it.
 
 use std::{
@@ -159,7 +159,8 @@ fn essence(vmi: &VirtualMachineInstance) -> impl PartialEq {
         .flat_map(|status| &status.interfaces)
         .map(|interface| (interface.name.clone(), addresses(interface).collect()))
         .collect();
-    (vmi.uid(), vmi.labels().clone(), vmi.metadata.deletion_timestamp.is_some(), interfaces)
+    let networks = vmi.spec.networks.clone();
+    (vmi.uid(), vmi.labels().clone(), vmi.metadata.deletion_timestamp.is_some(), networks, interfaces)
 }
 
 #[cfg(test)]
@@ -205,6 +206,9 @@ mod tests {
     #[case::begins_to_go(
         Some(vmi("api", "192.168.7.10", &json!({}))),
         Some(vmi("api", "192.168.7.10", &json!({"metadata": {"deletionTimestamp": "2026-08-20T10:00:00Z"}}))), &["api"])]
+    #[case::moved_to_another_network(
+        Some(vmi("api", "192.168.7.10", &json!({"spec": {"networks": [{"name": "vlan", "multus": {"networkName": "vlan10"}}]}}))),
+        Some(vmi("api", "192.168.7.10", &json!({"spec": {"networks": [{"name": "vlan", "multus": {"networkName": "vlan20"}}]}}))), &["api"])]
     #[case::heartbeat(
         Some(vmi("api", "192.168.7.10", &json!({}))),
         Some(vmi("api", "192.168.7.10", &json!({"status": {"phase": "Succeeded", "nodeName": "host-2"}, "metadata": {"resourceVersion": "9"}}))), &[])]

@@ -19,6 +19,8 @@ pub(crate) struct Served {
     pub(crate) backends: Vec<BackendStatus>,
     /// Why the load balancer is not ready, and what it waits for; `None` when it is.
     pub(crate) waiting: Option<Explanation>,
+    /// Told also of a load balancer that waits for nothing: on which networks its VMs are reached.
+    pub(crate) note: Option<String>,
 }
 
 /// Everything that the status follows from.
@@ -45,6 +47,7 @@ pub(crate) fn served(seen: &Seen<'_>) -> Served {
         address: seen.announced.unwrap_or_default().to_owned(),
         backends: backends(seen),
         waiting: waiting(seen),
+        note: seen.selected.note.clone(),
     }
 }
 
@@ -150,7 +153,7 @@ mod tests {
     }
 
     fn unusable(refused: Option<(IpAddr, Implausible)>) -> Selected {
-        Selected { backends: vec![], unusable: vec![Unusable { name: "web".to_owned(), refused }] }
+        Selected { unusable: vec![Unusable { name: "web".to_owned(), refused }], ..Selected::default() }
     }
 
     #[rstest]

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     condition::Ready,
+    controller::address,
     controller::status::{self, Shown},
     host_datapath::{self, Served, TOO_MANY_LISTENERS, probes, slice, source_ranges, write::Write},
 };
@@ -82,6 +83,8 @@ pub(super) fn serve(
         return;
     }
     let waiting = waiting.or_else(|| served.waiting.clone());
+    // a refused wish is read from the condition up to its end
+    let note = address::joined([served.note.clone(), note]);
     if let Some(refusal) = waiting.as_ref().filter(|waiting| waiting.reason == TOO_MANY_LISTENERS)
         && shown_reason(lb) != Some(TOO_MANY_LISTENERS)
     {

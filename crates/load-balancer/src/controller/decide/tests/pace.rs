@@ -12,7 +12,7 @@ fn a_write_that_carries_only_verdicts_waits_and_every_other_goes_out_at_once() {
     let id = BackendId { uid: "v1".to_owned(), address: [192, 168, 7, 11].into() };
     let selected = backends::Selected {
         backends: vec![backends::Backend { id: id.clone(), name: "api-1".to_owned() }],
-        unusable: Vec::new(),
+        ..backends::Selected::default()
     };
     let verdict = health_check::Verdict { ready: false, error: Some(health_check::DialError::Refused) };
     let probed = json!({"spec": {"healthCheck": {"port": 80}}, "status": {"backendServers": ["192.168.7.11"],

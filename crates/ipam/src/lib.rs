@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod admission;
 mod coverage;
 mod family;
 mod holdings;
@@ -14,6 +15,7 @@ mod resting;
 mod scopes;
 mod selection;
 
+pub use admission::admits;
 pub use coverage::Coverage;
 pub use family::Family;
 pub use pool::{Pool, PoolFault, Scope, Selector, added};

@@ -43,6 +43,11 @@ pub const FLAGS: Table = Table {
             "the one user who may write addresses and the records of pools; else \
              system:serviceaccount:<namespace>:harvester-load-balancer",
         ),
+        Flag::switch(
+            "enforce-named-pool-scope",
+            "a load balancer may name a pool only if the selector of the pool admits it, and says nothing untrue of its \
+             project, network and guest cluster; give it to the load balancer too",
+        ),
         Flag::value(
             "url",
             "URL",
@@ -59,6 +64,7 @@ struct Flags {
     https_port: u16,
     namespace: String,
     status_writer: Option<String>,
+    enforce_named_pool_scope: bool,
     url: Option<String>,
     metrics_address: Option<SocketAddr>,
     kubeconfig: Option<PathBuf>,
@@ -83,6 +89,7 @@ fn read(reader: &mut Reader<'_>) -> Flags {
             .read("https-port", 0, |text| text.parse().map_err(|_| format!("{text:?} is no port"))),
         namespace: reader.text("namespace").unwrap_or_default(),
         status_writer: reader.text("status-writer"),
+        enforce_named_pool_scope: reader.is_on("enforce-named-pool-scope"),
         url: reader.optional("url", https),
         metrics_address: reader.optional("metrics-address", listen_address),
         kubeconfig: reader.text("kubeconfig").map(PathBuf::from),
@@ -112,11 +119,14 @@ async fn serve(flags: Flags, process: Process) -> anyhow::Result<()> {
 }
 
 fn config(flags: &Flags) -> Config {
-    let Flags { namespace, status_writer, url, .. } = flags;
+    let Flags { namespace, status_writer, enforce_named_pool_scope, url, .. } = flags;
     let writer = || format!("system:serviceaccount:{namespace}:harvester-load-balancer");
     Config {
         namespace: namespace.clone(),
-        policy: Policy { status_writer: status_writer.clone().unwrap_or_else(writer) },
+        policy: Policy {
+            status_writer: status_writer.clone().unwrap_or_else(writer),
+            enforce_named_pool_scope: *enforce_named_pool_scope,
+        },
         address: url.clone().map_or(Address::Service, Address::Url),
     }
 }
@@ -155,6 +165,7 @@ mod tests {
             ("harvester-system", writer)
         );
         assert_eq!(config.address, Address::Service);
+        assert!(!config.policy.enforce_named_pool_scope);
     }
 
     #[test]

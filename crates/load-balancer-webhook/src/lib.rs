@@ -47,10 +47,12 @@ pub use registration::Address;
 pub use rotator::Error as RotatorError;
 
 /// The part of the rules that the command line sets.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     /// The one user who may write addresses and records: the load balancer's controller.
     pub status_writer: String,
+    /// What load balancers say of themselves is judged, and the selector of a pool that they name counts.
+    pub enforce_named_pool_scope: bool,
 }
 
 /// The settings of the command line.

@@ -1,5 +1,7 @@
 //! Rules and defaults for LoadBalancer objects.
 
+pub(crate) mod claims;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -24,13 +26,16 @@ const PORTS_LISTED: usize = 20;
 const SELECTOR_KEYS: usize = 100;
 const SELECTOR_VALUES: usize = 1_000;
 
-/// The surroundings of a guest cluster's load balancer: its namespace. Empty for load balancers of VMs.
+/// The surroundings of a guest cluster's load balancer, and of one whose claims are judged: its namespace. Empty for other
+/// load balancers of VMs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
     /// Annotations of the Namespace, for the mutator; nothing when there is no such Namespace.
     pub(crate) namespace: Option<BTreeMap<String, String>>,
     pub(crate) vms: Vec<Arc<VirtualMachine>>,
     pub(crate) vmis: Vec<Arc<VirtualMachineInstance>>,
+    /// For the validator, where [`claims::are_made`].
+    pub(crate) known: Option<claims::Known>,
 }
 
 /// The beginning of a refusal's message.
@@ -42,6 +47,15 @@ pub(crate) fn prefix(write: &Write) -> String {
 /// Whether the write is of a guest cluster's load balancer, whose surroundings the rules look at.
 pub(crate) fn of_cluster(write: &Write) -> bool {
     write.reviewed().is_some_and(|object| object.data["spec"]["workloadType"] == "cluster")
+}
+
+/// Whether the write is of a load balancer that names a pool, whose selector counts.
+pub(crate) fn names_pool(write: &Write, policy: &Policy) -> bool {
+    let names = |object: &DynamicObject| {
+        let named = |field: &str| object.data["spec"][field].as_str().is_some_and(|name| !name.is_empty());
+        named("ipPool") || named("ipv6Pool")
+    };
+    policy.enforce_named_pool_scope && write.reviewed().is_some_and(names)
 }
 
 /// Every rule that the write breaks. A rule looks at the fields that the write changes: an object from before a rule
@@ -87,6 +101,7 @@ pub(crate) fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
     } else if spec.workload() == WorkloadType::Cluster {
         guest_cluster(object, &seen.vms, &mut faults);
     }
+    claims::judge(write, object, &spec, seen, &mut faults);
     admitted_status(write, object, policy, &mut faults);
     faults
 }
@@ -379,10 +394,14 @@ pub(crate) fn mutate(write: &Write, seen: &Seen, policy: &Policy) -> Result<Vec<
         let Some(namespace) = &seen.namespace else {
             return Err(Fault::invalid(format!("there is no namespace {}", cut(&write.namespace))));
         };
-        let project =
-            namespace.get(annotations::PROJECT_ID).map(|id| id.replacen(':', "/", 1)).unwrap_or_default();
-        entries.push((annotations::LB_PROJECT, project));
+        entries.push((annotations::LB_PROJECT, claims::project(namespace)));
         entries.push((annotations::LB_NETWORK, network(object.annotations(), &seen.vmis)));
+    } else if let Some(namespace) = seen.namespace.as_ref().filter(|_| policy.enforce_named_pool_scope) {
+        // the controller, which may not read Namespaces, asks the named pool by it
+        let project = claims::project(namespace);
+        if *object.annotations().get(annotations::LB_PROJECT).unwrap_or(&String::new()) != project {
+            entries.push((annotations::LB_PROJECT, project));
+        }
     }
     let mut operations = set_entries(object.metadata.annotations.as_ref(), "annotations", entries);
     operations.extend(health_check_defaults(&object.data["spec"]["healthCheck"]));

@@ -15,6 +15,7 @@ use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt as _};
 use program::TaskGroup;
 
+use crate::load_balancer::claims;
 use crate::pools::Pools;
 use crate::review::{Faults, Kind, Reason, Write};
 use crate::{Policy, ip_pool, load_balancer};
@@ -93,7 +94,10 @@ impl Reviewer {
     pub(crate) async fn validate(&self, write: &Write) -> Result<Option<Denial>, Unseen> {
         let (prefix, faults) = match write.kind {
             Kind::LoadBalancer => {
-                let seen = self.see_load_balancer(write);
+                let mut seen = self.see_load_balancer(write);
+                if claims::are_made(write, &self.policy) {
+                    seen.known = Some(self.known(write).await?);
+                }
                 (load_balancer::prefix(write), load_balancer::validate(write, &seen, &self.policy))
             }
             Kind::IPPool => {
@@ -114,7 +118,7 @@ impl Reviewer {
         let (prefix, operations) = match write.kind {
             Kind::LoadBalancer => {
                 let mut seen = self.see_load_balancer(write);
-                if load_balancer::of_cluster(write) {
+                if load_balancer::of_cluster(write) || load_balancer::names_pool(write, &self.policy) {
                     seen.namespace = self.namespace(&write.namespace).await?;
                 }
                 (load_balancer::prefix(write), load_balancer::mutate(write, &seen, &self.policy))
@@ -132,15 +136,31 @@ impl Reviewer {
         Ok(operations.map_err(|fault| Faults::from(fault).denial(&prefix).expect("one fault makes a denial")))
     }
 
-    /// The virtual machines around a guest cluster's load balancer.
+    /// What a load balancer's claims are judged by.
+    async fn known(&self, write: &Write) -> Result<claims::Known, Unseen> {
+        let namespace = self.namespace(&write.namespace).await?;
+        let pools = if claims::names_pool(write) {
+            self.pools.list().await.map_err(|source| Unseen { what: "IPPools", source })?
+        } else {
+            Arc::default()
+        };
+        Ok(claims::Known {
+            project: claims::project(&namespace.unwrap_or_default()),
+            are_vms_listed: self.vms.is_ready() && self.vmis.is_ready(),
+            pools,
+        })
+    }
+
+    /// The virtual machines around a load balancer whose rules look at them.
     fn see_load_balancer(&self, write: &Write) -> load_balancer::Seen {
-        if !load_balancer::of_cluster(write) {
+        if !load_balancer::of_cluster(write) && !claims::are_made(write, &self.policy) {
             return load_balancer::Seen::default();
         }
         let here =
             |namespace: Option<String>| namespace.is_some_and(|namespace| namespace == write.namespace);
         load_balancer::Seen {
             namespace: None,
+            known: None,
             vms: self.vms.list().into_iter().filter(|vm| here(vm.namespace())).collect(),
             vmis: self.vmis.list().into_iter().filter(|vmi| here(vmi.namespace())).collect(),
         }
@@ -187,8 +207,8 @@ fn trim_vm(vm: &mut VirtualMachine) {
 
 fn trim_vmi(vmi: &mut VirtualMachineInstance) {
     trim_metadata(&mut vmi.metadata, &[labels::CREATOR, labels::GUEST_CLUSTER], &[]);
-    let first = vmi.spec.networks.iter().find(|network| network.multus.is_some()).cloned();
-    vmi.spec.networks = first.into_iter().collect();
+    vmi.spec.networks.retain(|network| network.multus.is_some());
+    vmi.spec.networks.truncate(INTERFACES);
     vmi.spec.rest = Default::default();
     // what a guest agent says may be as long as it likes
     let interfaces = vmi.status.take().into_iter().flat_map(|status| status.interfaces);
@@ -244,7 +264,10 @@ mod tests {
             json!({"networks": [{"name": "default", "pod": {}}, nic("one"), nic("two")], "domain": {}});
         let vmi = trimmed("VirtualMachineInstance", &networks, trim_vmi);
         let expected = json!({"name": "a", "namespace": "b", "labels": labels, "annotations": {}});
-        assert_eq!((&vmi["metadata"], &vmi["spec"]), (&expected, &json!({"networks": [nic("one")]})));
+        assert_eq!(
+            (&vmi["metadata"], &vmi["spec"]),
+            (&expected, &json!({"networks": [nic("one"), nic("two")]}))
+        );
 
         let namespace = trimmed("Namespace", &json!({}), trim_namespace);
         assert_eq!(namespace["metadata"]["labels"], json!({}));

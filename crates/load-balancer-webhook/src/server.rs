@@ -288,7 +288,7 @@ mod tests {
         asked: &Arc<AtomicUsize>,
         permits: &Arc<Semaphore>,
     ) -> (Router, TaskGroup) {
-        let policy = Policy { status_writer: "writer".to_owned() };
+        let policy = Policy { status_writer: "writer".to_owned(), ..Policy::default() };
         let tasks = TaskGroup::new();
         let reviewer = Reviewer::start(&tasks, client(what, asked.clone(), permits.clone()), policy).await;
         (router(reviewer), tasks)

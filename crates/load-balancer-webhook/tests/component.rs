@@ -4,6 +4,7 @@
 
 mod component {
     mod admission;
+    mod claims;
     mod conversion;
     mod fixtures;
     mod hostile;

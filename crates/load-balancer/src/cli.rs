@@ -75,6 +75,11 @@ pub const FLAGS: Table = Table {
             "strict-global-network",
             "the global pool serves load balancers of its own network alone, not of all networks",
         ),
+        Flag::switch(
+            "enforce-named-pool-scope",
+            "an object gets an address of the pool that it names only if the selector of the pool admits it; give it to the \
+             webhook too, which judges what objects say of themselves",
+        ),
         Flag::METRICS_ADDRESS,
         Flag::KUBECONFIG,
         Flag::value(
@@ -141,6 +146,7 @@ fn read(reader: &mut Reader<'_>) -> Flags {
         pool_choice: PoolChoice {
             fall_over_when_full: reader.is_on("fall-over-when-full"),
             strict_global_network: reader.is_on("strict-global-network"),
+            enforce_named_pool_scope: reader.is_on("enforce-named-pool-scope"),
         },
         metrics_address: reader.optional("metrics-address", program::flags::listen_address),
         kubeconfig: reader.text("kubeconfig").map(PathBuf::from),
@@ -313,7 +319,8 @@ mod tests {
     #[test]
     fn the_choice_of_a_pool_is_another_where_flags_ask_for_it() {
         let both = flags(&["--fall-over-when-full", "--strict-global-network"]).unwrap();
-        let expected = PoolChoice { fall_over_when_full: true, strict_global_network: true };
+        let expected =
+            PoolChoice { fall_over_when_full: true, strict_global_network: true, ..PoolChoice::default() };
         assert_eq!(config(&both).pool_choice, expected);
     }
 

@@ -63,4 +63,6 @@ pub struct PoolChoice {
     pub fall_over_when_full: bool,
     /// The global pool serves its own network alone.
     pub strict_global_network: bool,
+    /// The selector of a pool counts also for objects that name the pool.
+    pub enforce_named_pool_scope: bool,
 }

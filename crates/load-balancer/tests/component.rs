@@ -17,6 +17,7 @@ mod component {
     mod repair;
     mod requested;
     mod reuse;
+    mod scope;
     mod source_ranges;
     mod vms;
 }

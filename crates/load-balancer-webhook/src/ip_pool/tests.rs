@@ -8,7 +8,7 @@ use crate::review::{Kind, Reason};
 const WRITER: &str = "system:serviceaccount:harvester-system:harvester-load-balancer";
 
 fn policy() -> Policy {
-    Policy { status_writer: WRITER.to_owned() }
+    Policy { status_writer: WRITER.to_owned(), ..Policy::default() }
 }
 
 fn object(json: Value) -> Box<DynamicObject> {

@@ -77,7 +77,7 @@ fn nobody_may_write_a_load_balancer_with_too_many_listeners(
     #[case] kind: &str,
     #[case] refused: bool,
 ) {
-    let policy = Policy { status_writer: "writer".to_owned() };
+    let policy = Policy { status_writer: "writer".to_owned(), ..Policy::default() };
     let review = review(user, kind, 4_000);
     let refusal = Outline::read(review.as_bytes()).unwrap().refusal(&policy);
     assert_eq!(refusal.is_some(), refused);
@@ -99,7 +99,7 @@ fn review_of(kind: &str, operation: &str, user: &str, object: &Value, old: &Valu
 }
 
 fn message(review: &str) -> Option<String> {
-    let policy = Policy { status_writer: "writer".to_owned() };
+    let policy = Policy { status_writer: "writer".to_owned(), ..Policy::default() };
     let refusal = Outline::read(review.as_bytes()).unwrap().refusal(&policy)?;
     assert_eq!((refusal.allowed, refusal.result.code), (false, 422));
     Some(refusal.result.message)
@@ -225,6 +225,6 @@ fn a_deep_object_is_an_error_and_no_stack_overflow() {
 #[case::none("{}")]
 #[case::unknown_fields("{\"more\": [[]], \"request\": {\"uid\": \"\\u00e4\", \"options\": {}}}")]
 fn a_review_without_object_is_within_the_limits(#[case] body: &str) {
-    let policy = Policy { status_writer: String::new() };
+    let policy = Policy { status_writer: String::new(), ..Policy::default() };
     assert!(Outline::read(body.as_bytes()).unwrap().refusal(&policy).is_none());
 }

@@ -7,7 +7,7 @@ use crate::review::{Kind, Reason};
 const WRITER: &str = "system:serviceaccount:harvester-system:harvester-load-balancer";
 
 fn policy() -> Policy {
-    Policy { status_writer: WRITER.to_owned() }
+    Policy { status_writer: WRITER.to_owned(), ..Policy::default() }
 }
 
 fn object(json: Value) -> Box<DynamicObject> {
@@ -406,9 +406,10 @@ fn a_forged_status_that_bypassed_the_mutator_is_refused() {
 fn seen(project: Option<&str>, vmis: Vec<Arc<VirtualMachineInstance>>) -> Seen {
     let annotations =
         project.map(|id| (annotations::PROJECT_ID.to_owned(), id.to_owned())).into_iter().collect();
-    Seen { namespace: Some(annotations), vmis, vms: vec![] }
+    Seen { namespace: Some(annotations), vmis, ..Seen::default() }
 }
 
+// docs/contract/load-balancer.md#WH-1
 #[rstest]
 #[case::ui(vm(&json!({})), json!({}))]
 #[case::port_only(vm(&json!({"healthCheck": {"port": 8080}})), json!({"successThreshold": 2, "failureThreshold": 2, "periodSeconds": 1, "timeoutSeconds": 1}))]

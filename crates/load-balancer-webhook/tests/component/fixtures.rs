@@ -28,20 +28,23 @@ pub(crate) const NAME: &str = "harvester-load-balancer-webhook";
 /// Name of LoadBalancer's definition.
 pub(crate) const DEFINITION: &str = "loadbalancers.loadbalancer.harvesterhci.io";
 
-pub(crate) fn config(address: Address, status_writer: &str) -> Config {
-    let policy = Policy { status_writer: status_writer.to_owned() };
+pub(crate) fn policy(status_writer: &str) -> Policy {
+    Policy { status_writer: status_writer.to_owned(), ..Policy::default() }
+}
+
+pub(crate) fn config(address: Address, policy: Policy) -> Config {
     Config { namespace: "harvester-system".to_owned(), policy, address }
 }
 
 /// Starts a replica on a port of its own and returns the port.
 pub(crate) fn start(cluster: &TestCluster, tasks: &TaskGroup) -> u16 {
-    start_for(cluster, tasks, WRITER)
+    start_for(cluster, tasks, policy(WRITER))
 }
 
-pub(crate) fn start_for(cluster: &TestCluster, tasks: &TaskGroup, status_writer: &str) -> u16 {
+pub(crate) fn start_for(cluster: &TestCluster, tasks: &TaskGroup, policy: Policy) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let config = config(Address::Url(format!("https://127.0.0.1:{port}")), status_writer);
+    let config = config(Address::Url(format!("https://127.0.0.1:{port}")), policy);
     let (client, clock, inner) = (cluster.harvester.client(User::Webhook), Clock::system(), tasks.clone());
     tasks.spawn(async move { run(client, clock, config, listener, &inner).await.unwrap() });
     port
@@ -108,9 +111,13 @@ pub(crate) fn refusal<T: std::fmt::Debug>(answer: kube::Result<T>) -> (u16, Stri
 /// Starts a webhook and waits until the API server calls it: without a socket where the server is simulated, on its
 /// paused clock.
 pub(crate) async fn reachable(cluster: &TestCluster, tasks: &TaskGroup, status_writer: &str) {
+    reachable_with(cluster, tasks, policy(status_writer)).await;
+}
+
+pub(crate) async fn reachable_with(cluster: &TestCluster, tasks: &TaskGroup, policy: Policy) {
     match cluster.harvester.simulated() {
         Some(server) => {
-            let config = config(Address::Service, status_writer);
+            let config = config(Address::Service, policy);
             let clock = Clock::starting_at(cluster.start());
             let (router, _) =
                 prepare(cluster.harvester.client(User::Webhook), clock, config, &Metrics::default(), tasks)
@@ -120,7 +127,7 @@ pub(crate) async fn reachable(cluster: &TestCluster, tasks: &TaskGroup, status_w
             cluster.settle().await;
         }
         None => {
-            let port = start_for(cluster, tasks, status_writer);
+            let port = start_for(cluster, tasks, policy);
             bundle(cluster, port).await;
         }
     }
@@ -159,6 +166,10 @@ impl Drop for Controller {
 impl Controller {
     /// Where no backend answers a health check.
     pub(crate) fn start(cluster: &TestCluster, identity: &str) -> Self {
+        Self::configured(cluster, identity, false)
+    }
+
+    pub(crate) fn configured(cluster: &TestCluster, identity: &str, enforce_named_pool_scope: bool) -> Self {
         let tasks = TaskGroup::new();
         let parts = load_balancer::Parts {
             client: cluster.harvester.client(User::LoadBalancer),

@@ -1,6 +1,9 @@
 //! The address that a LoadBalancer object should have: a pure function from the object, the record and the pools.
 
 pub(crate) mod dual;
+mod scope;
+
+pub(crate) use scope::NOT_ALLOWED;
 
 use std::{collections::HashMap, net::IpAddr};
 
@@ -49,6 +52,8 @@ pub(crate) struct Seen<'a> {
     pub(crate) second_holder: RecordedHolder,
     /// Whether the CRD has those fields: the server drops unknown ones.
     pub(crate) has_second_address_field: bool,
+    /// Whether the selector of a pool counts also for who names the pool.
+    pub(crate) enforces_scope: bool,
     /// The addresses that the pools record for this object, without one that it is giving back, in the order of the pools'
     /// names.
     pub(crate) recorded: &'a [(String, IpAddr)],
@@ -182,6 +187,9 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Decided {
     }
     if let Some(Explanation { reason, message }) = obstacle {
         let waiting = Explanation::new(reason, message + &stays(&standing(seen).meanwhile));
+        return wait(seen, waiting, Vec::new(), None).into();
+    }
+    if let Some(waiting) = scope::obstacle(seen) {
         return wait(seen, waiting, Vec::new(), None).into();
     }
     let Decided { decision, note: also, .. } = as_requested(seen, requested, first, either);
@@ -466,11 +474,7 @@ fn fresh(seen: &Seen<'_>, meanwhile: Option<AllocatedAddress>, lost: Option<Stri
 
 /// The pools that may serve the object.
 pub(crate) fn choice(seen: &Seen<'_>) -> Choice {
-    let requirement = requirement(seen.lb);
-    let mode = match seen.lb.spec.workload() {
-        WorkloadType::Cluster => Mode::StrictThenLoose,
-        WorkloadType::Vm => Mode::Strict,
-    };
+    let (requirement, mode) = (requirement(seen.lb), mode(seen.lb));
     let pools: Vec<_> = seen.pools.iter().map(|checked| &checked.pool).collect();
     let blocked: HashMap<_, _> = seen
         .pools
@@ -483,6 +487,14 @@ pub(crate) fn choice(seen: &Seen<'_>) -> Choice {
     };
     let rules = Rules { mode, strict_global_network: seen.pool_choice.strict_global_network };
     select(&pools, &requirement, rules, usable)
+}
+
+/// The rounds of a selection.
+fn mode(lb: &LoadBalancer) -> Mode {
+    match lb.spec.workload() {
+        WorkloadType::Cluster => Mode::StrictThenLoose,
+        WorkloadType::Vm => Mode::Strict,
+    }
 }
 
 /// The address that one of `pools` records for the object; else a claim to the first one that has not refused it.

@@ -111,6 +111,7 @@ pub fn dry_run(lists: &Lists, key: &ObjectKey, now: i64) -> Option<DryRun> {
         service_names_address: service_names_address(lists.services.get(key).as_deref(), &lb),
         second_holder: second_holder(&index, &lists.pools, key, Some(&lb)),
         has_second_address_field: !is_told_of_no_field(&lb),
+        enforces_scope: is_told_of_scope(&lb),
         refused: &[],
         rivals: &rivals(&index, key, &lb),
         leaving: &leaving(&index, &lists.load_balancers, key, &lb),
@@ -149,6 +150,12 @@ pub fn dry_run(lists: &Lists, key: &ObjectKey, now: i64) -> Option<DryRun> {
 fn is_told_of_no_field(lb: &LoadBalancer) -> bool {
     let conditions = lb.status.as_ref().map(|status| &status.conditions[..]).unwrap_or_default();
     condition::ready(conditions).is_some_and(|ready| ready.message.contains(NO_FIELD))
+}
+
+/// The flags of the load balancer are not known here, but what it told the object is.
+fn is_told_of_scope(lb: &LoadBalancer) -> bool {
+    let conditions = lb.status.as_ref().map(|status| &status.conditions[..]).unwrap_or_default();
+    condition::ready(conditions).is_some_and(|ready| ready.reason == address::NOT_ALLOWED)
 }
 
 /// Claims on pools that were read, for one object.

@@ -132,8 +132,11 @@ fn choose(
     let (address, network) = best.ok_or(refused)?;
     let attached = |(_, other): &(IpAddr, Network)| *other != Network::OfTheGuest && other != network;
     let instead = wish.names_any() && !wish.names(network);
-    let of_several = (instead || usable.iter().any(attached))
-        .then(|| Taken { vm: vmi.name_any(), network: network.clone(), instead });
+    let of_several = (instead || usable.iter().any(attached)).then(|| Taken {
+        vm: vmi.name_any(),
+        network: network.clone(),
+        instead,
+    });
     Ok(Chosen { address: *address, of_several })
 }
 
@@ -242,14 +245,16 @@ mod tests {
         #[case] expected: &str,
         #[case] note: Option<&str>,
     ) {
-        let lb = json!({"metadata": {"name": "web", "namespace": "shop", "annotations": annotations}, "spec": {}});
+        let lb =
+            json!({"metadata": {"name": "web", "namespace": "shop", "annotations": annotations}, "spec": {}});
         let wish = Wish::of(&serde_json::from_value(lb).unwrap());
         let interfaces: Vec<_> =
             interfaces.iter().map(|(name, address)| json!({"name": name, "ipAddress": address})).collect();
         let previous = previous.map(|address| ("uid-web".to_owned(), address.parse().unwrap()));
         let pods = pod_cidrs();
         let rules = Rules { pod_cidrs: &pods, ..Rules::default() };
-        let selected = select([&vmi("web", &json!(interfaces))], &previous.into_iter().collect(), &wish, &rules);
+        let selected =
+            select([&vmi("web", &json!(interfaces))], &previous.into_iter().collect(), &wish, &rules);
         assert_eq!(selected.backends[0].id.address.to_string(), expected);
         assert_eq!(selected.note.as_deref(), note);
     }

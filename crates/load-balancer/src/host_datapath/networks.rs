@@ -37,7 +37,9 @@ impl Network {
         };
         match &network.multus {
             _ if network.pod.is_some() => Self::Pod,
-            Some(multus) => Self::Attached(qualified(&multus.network_name, vmi.metadata.namespace.as_deref())),
+            Some(multus) => {
+                Self::Attached(qualified(&multus.network_name, vmi.metadata.namespace.as_deref()))
+            }
             None => Self::OfTheGuest,
         }
     }
@@ -113,7 +115,9 @@ pub(crate) fn note(taken: &[Taken], wish: &Wish) -> Option<String> {
     let sentence = |((as_wished, network), vms): ((bool, &Network), Vec<&str>)| {
         let vms = vms_named(&vms);
         match &wish.network {
-            Some(named) if !as_wished => format!("{vms} reached on {network}, without a usable address on {named}"),
+            Some(named) if !as_wished => {
+                format!("{vms} reached on {network}, without a usable address on {named}")
+            }
             _ => format!("{vms} reached on {network}"),
         }
     };
@@ -205,7 +209,8 @@ mod tests {
 
     #[test]
     fn the_note_stays_short_however_many_networks_there_are() {
-        let all: Vec<_> = (0..500).map(|n| taken(&"v".repeat(300), attached(&format!("shop/{n:0>300}")), true)).collect();
+        let all: Vec<_> =
+            (0..500).map(|n| taken(&"v".repeat(300), attached(&format!("shop/{n:0>300}")), true)).collect();
         let note = note(&all, &wish(&"n".repeat(10_000))).unwrap();
         assert_eq!(note.chars().count(), LONGEST + 1, "{note}");
         let few: Vec<_> = (0..9).map(|n| taken("a", attached(&format!("shop/{n}")), false)).collect();

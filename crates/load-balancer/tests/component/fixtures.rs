@@ -58,6 +58,13 @@ impl Controller {
         Self::run(cluster, "one", nobody_answers(), client, PoolChoice::default())
     }
 
+    /// With `--enforce-named-pool-scope`.
+    pub(crate) fn enforcing_scope(cluster: &TestCluster) -> Self {
+        let client = cluster.harvester.client(User::LoadBalancer);
+        let pool_choice = PoolChoice { enforce_named_pool_scope: true, ..PoolChoice::default() };
+        Self::run(cluster, "one", nobody_answers(), client, pool_choice)
+    }
+
     fn run(
         cluster: &TestCluster,
         identity: &str,

@@ -174,7 +174,7 @@ async fn admission(environment: Environment, process: Process, tasks: TaskGroup)
     let Some(endpoint) = environment.endpoint else { return };
     let config = webhook::Config {
         namespace: WEBHOOK.0.to_owned(),
-        policy: webhook::Policy { status_writer: STATUS_WRITER.to_owned() },
+        policy: webhook::Policy { status_writer: STATUS_WRITER.to_owned(), ..webhook::Policy::default() },
         address: webhook::Address::Service,
     };
     match webhook::prepare(

@@ -7,6 +7,7 @@ use super::*;
 mod dual;
 mod families;
 mod requested;
+mod scope;
 
 fn pool(name: &str, third: u8, namespace: &str) -> CheckedPool {
     let json = json!({"metadata": {"name": name}, "spec": {
@@ -80,6 +81,7 @@ fn decided(lb: &LoadBalancer, holder: RecordedHolder, recorded: &[(&str, &str)])
         rivals: &[],
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
+        enforces_scope: false,
         leaving: &[],
     };
     decide(&seen).decision
@@ -98,6 +100,7 @@ fn decided(lb: &LoadBalancer, holder: RecordedHolder, recorded: &[(&str, &str)])
     load_balancer("", Some(("edge", "10.0.1.5"))), RecordedHolder::Us, &[("edge", "10.0.1.5")], has(address("edge", "10.0.1.5")))]
 #[case::settled_though_nothing_matches(
     load_balancer("", Some(("lab", "10.0.3.5"))), RecordedHolder::Us, &[("lab", "10.0.3.5")], has(address("lab", "10.0.3.5")))]
+// docs/contract/load-balancer.md#LB-18
 #[case::pool_name_taken_away(
     load_balancer("", Some(("core", "10.0.2.5"))), RecordedHolder::Us, &[("core", "10.0.2.5")], has(address("core", "10.0.2.5")))]
 #[case::pool_is_gone(
@@ -178,6 +181,7 @@ fn after(refused: &[(String, Refused)], pool_choice: PoolChoice, expected: Resul
         rivals: &[],
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
+        enforces_scope: false,
         leaving: &[],
     };
     match (decide(&seen).decision, expected) {
@@ -206,6 +210,7 @@ fn an_object_that_is_told_to_move_keeps_its_address_while_the_other_pool_has_non
         rivals: &[],
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
+        enforces_scope: false,
         leaving: &[],
     };
     let Decision::Wait { waiting, meanwhile, lost: None, .. } = decide(&seen).decision else {
@@ -252,6 +257,7 @@ fn a_vm_object_cannot_bring_its_own_address_by_naming_a_pool_that_is_not_there()
         rivals: &[],
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
+        enforces_scope: false,
         leaving: &[],
     };
     assert_eq!(decide(&seen).decision, has(address("nowhere", "10.0.1.1")));
@@ -274,6 +280,7 @@ fn a_single_address_has_no_gateway() {
         rivals: &[],
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
+        enforces_scope: false,
         leaving: &[],
     };
     let mask = "255.255.255.255".to_owned();

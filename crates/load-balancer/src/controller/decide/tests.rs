@@ -32,6 +32,7 @@ fn seen() -> Seen {
         may_delete_services: true,
         has_backends_field: false,
         has_second_address_field: true,
+        enforces_scope: false,
         dummy_endpoint: [10, 52, 0, 255].into(),
         backend_status_in: None,
         backend_due_in: BTreeMap::new(),
@@ -162,6 +163,10 @@ fn reason(status: &Value) -> (bool, String) {
 #[case::one_that_goes_releases_first(
     recorded(Seen { object: settled("cluster", &deleting()), ..seen() }, &[("edge", "10.0.1.7")]), &["release 10.0.1.7 of edge"])]
 #[case::and_then_its_finalizer_goes(Seen { object: settled("cluster", &deleting()), ..seen() }, &["write object"])]
+// docs/contract/load-balancer.md#LB-19: in the Go program it never ends
+#[case::one_whose_pool_was_removed_by_force_ends(
+    Seen { address: SeenAddress { holder: RecordedHolder::NoSuchPool, ..SeenAddress::default() },
+        object: settled("cluster", &deleting()), ..seen() }, &["write object"])]
 #[case::one_without_our_finalizer_is_left_to_others(
     recorded(Seen { object: object("cluster", &deleting()), ..seen() }, &[("edge", "10.0.1.7")]), &[])]
 #[case::one_that_is_gone_releases(recorded(seen(), &[("edge", "10.0.1.7")]), &["release 10.0.1.7 of edge"])]

@@ -169,7 +169,8 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Decided {
         let ip = names::DHCP_ADDRESS.to_owned();
         let address = AllocatedAddress { ip, ..AllocatedAddress::default() };
         let decision = Decision::Has { address, lost: lost(seen) };
-        return Decided::noted(decision, requested::not_with_dhcp(&requested));
+        let notes = [families::not_with_dhcp(seen.lb), requested::not_with_dhcp(&requested)];
+        return Decided::noted(decision, joined(notes));
     }
     let Families { first, either, note, obstacle, two } = families::of(seen.lb);
     if let Some(two) = two.filter(|_| seen.has_second_address_field) {

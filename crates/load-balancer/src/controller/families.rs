@@ -6,6 +6,9 @@ use harvester_api::{IpFamilyPolicy, Ipam, LoadBalancer, WorkloadType, annotation
 use ipam::Family;
 use kube::ResourceExt as _;
 
+/// The reason of an object whose wish cannot be read.
+const INVALID: &str = "InvalidIPFamilies";
+
 /// What an object asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Families {
@@ -51,7 +54,7 @@ pub(crate) fn of(lb: &LoadBalancer) -> Families {
             annotations::IP_FAMILIES,
             annotations::IP_FAMILY_POLICY
         );
-        return refused(usual, "InvalidIPFamilies", message);
+        return refused(usual, INVALID, message);
     };
     let wants_two = families.as_ref().is_some_and(|families| families.len() > 1)
         || policy.is_some_and(|policy| policy != IpFamilyPolicy::SingleStack);
@@ -82,6 +85,15 @@ pub(crate) fn of(lb: &LoadBalancer) -> Families {
         note: wants_two.then(one_of_two),
         obstacle: None,
         two: may_have_two.then_some(Two::Preferred),
+    }
+}
+
+/// Told to an object with DHCP that asks for other families than IPv4: kube-vip leases no others.
+pub(crate) fn not_with_dhcp(lb: &LoadBalancer) -> Option<String> {
+    match of(lb) {
+        Families { obstacle: Some(why), .. } if why.reason == INVALID => Some(why.message),
+        Families { obstacle: None, note: None, first: None | Some(Family::V4), .. } => None,
+        _ => Some("with ipam dhcp the address is one of IPv4, whatever families are asked for".to_owned()),
     }
 }
 

@@ -61,6 +61,8 @@ impl fmt::Display for Implausible {
 impl Rules<'_> {
     /// Why `address` on a NIC of that sort is refused; nothing when it is not.
     pub(crate) fn refuse(&self, address: IpAddr, nic: Nic) -> Option<Implausible> {
+        // an IPv4 address in the notation of IPv6 is that address
+        let address = address.to_canonical();
         let within = |cidrs: &[IpNet]| cidrs.iter().any(|cidr| cidr.contains(&address));
         let (no_single, link_local) = match address {
             IpAddr::V4(v4) => (v4.octets()[0] == 0 || v4.is_broadcast(), v4.is_link_local()),
@@ -102,17 +104,24 @@ mod tests {
     #[case("10.52.3.4", Nic::Other, Some(Implausible::Pod))]
     #[case("192.168.7.1", Nic::Other, Some(Implausible::Node))]
     #[case("192.168.7.200", Nic::Other, Some(Implausible::Vip))]
+    #[case("fd00:53::1", Nic::PodNetwork, Some(Implausible::Service))]
+    #[case("fd00:52::9", Nic::PodNetwork, None)]
+    #[case("fd00:52::9", Nic::Other, Some(Implausible::Pod))]
+    #[case("fd00:7::1", Nic::Other, Some(Implausible::Node))]
+    #[case("::ffff:127.0.0.1", Nic::Other, Some(Implausible::Loopback))]
+    #[case("::ffff:10.53.0.1", Nic::PodNetwork, Some(Implausible::Service))]
+    #[case("::ffff:192.168.7.1", Nic::Other, Some(Implausible::Node))]
     fn only_addresses_of_the_tenants_own_vms_are_plausible(
         #[case] address: IpAddr,
         #[case] nic: Nic,
         #[case] expected: Option<Implausible>,
     ) {
-        // docs/contract/load-balancer.md#S-1
+        // docs/contract/load-balancer.md#S-1, #S-7
         let rules = Rules {
-            pod_cidrs: &["10.52.0.0/16".parse().unwrap()],
-            service_cidrs: &["10.53.0.0/16".parse().unwrap()],
+            pod_cidrs: &["10.52.0.0/16", "fd00:52::/64"].map(|cidr| cidr.parse().unwrap()),
+            service_cidrs: &["10.53.0.0/16", "fd00:53::/64"].map(|cidr| cidr.parse().unwrap()),
             taken: &|address| match address.to_string().as_str() {
-                "192.168.7.1" => Some(Implausible::Node),
+                "192.168.7.1" | "fd00:7::1" => Some(Implausible::Node),
                 "192.168.7.200" => Some(Implausible::Vip),
                 _ => None,
             },

@@ -1,6 +1,7 @@
 //! The host datapath in the status of a load balancer.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 
 use controller_kit::Explanation;
 use harvester_api::{BackendStatus, names};
@@ -55,6 +56,14 @@ fn waiting(seen: &Seen<'_>) -> Option<Explanation> {
     let Seen { selected, ready, .. } = seen;
     let wait = |reason, message: String| Some(Explanation::new(reason, message));
     let asked = seen.asked;
+    // the Service is one of IPv4: kube-proxy passes over addresses of the other family
+    if asked.parse().is_ok_and(|asked: IpAddr| asked.is_ipv6()) {
+        let message = format!(
+            "nobody is reached at {asked}: objects of type vm are served by IPv4 only; name a pool of IPv4 in spec.ipPool, \
+             and the object moves to an address of it"
+        );
+        return wait("IPFamilyNotSupported", message);
+    }
     match seen.announced {
         None => return wait("WaitingForExternalIP", "service is waiting for external IP".to_owned()),
         Some(announced) if asked != names::DHCP_ADDRESS && announced != asked => {
@@ -122,8 +131,6 @@ fn backends(seen: &Seen<'_>) -> Vec<BackendStatus> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
-
     use health_check::DialError;
     use rstest::rstest;
 
@@ -183,6 +190,13 @@ mod tests {
     #[rstest]
     #[case::as_asked("10.0.0.9", None)]
     #[case::leased("0.0.0.0", None)]
+    #[case::of_a_family_that_the_service_does_not_carry(
+        "fd00::9",
+        Some(
+            "nobody is reached at fd00::9: objects of type vm are served by IPv4 only; name a pool of IPv4 in spec.ipPool, \
+              and the object moves to an address of it"
+        )
+    )]
     #[case::not_yet_moved(
         "10.0.0.10",
         Some("service is waiting for external IP 10.0.0.10, still has 10.0.0.9")

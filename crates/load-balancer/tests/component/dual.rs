@@ -52,7 +52,35 @@ fn both() -> Value {
         "ipv6Pool": "six", "ipv6IP": "fd00:6::10", "ipv6Mask": "ffff:ffff:ffff:ffff::", "ipv6Gateway": "fd00:6::1"})
 }
 
+/// A load balancer of VMs with an IPv6 address, as the Go program gives one out of a pool of IPv6.
+async fn vms_at_ipv6(cluster: &TestCluster) {
+    ipv6_pool(cluster, "six").await;
+    let record = json!({"status": {"total": 17, "available": 16, "lastAllocated": "fd00:6::15",
+        "allocated": {"fd00:6::15": "team-a/vms"}}});
+    cluster.harvester.patch::<IPPool>("six", record).await;
+    let yaml = "{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer,
+        metadata: {name: vms, namespace: team-a, finalizers: [wrangler.cattle.io/harvester-lb-controller]},
+        spec: {workloadType: vm, listeners: [{name: http, port: 80, protocol: TCP, backendPort: 8080}]},
+        status: {allocatedAddress: {ipPool: six, ip: 'fd00:6::15'}, address: 'fd00:6::15'}}";
+    cluster.harvester.apply(yaml).await;
+}
+
 test_cluster::component_tests! {
+    // the Go program says that it is ready
+    async fn a_load_balancer_of_vms_at_an_ipv6_address_says_that_nobody_is_reached_there(cluster: TestCluster) {
+        vms_at_ipv6(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        let _running = controller(&cluster).await;
+        let ready = ready_of(&cluster, "vms").await;
+        assert_eq!((ready.status, ready.reason.as_str()), (ConditionStatus::False, "IPFamilyNotSupported"));
+        assert!(ready.message.starts_with("nobody is reached at fd00:6::15: "), "{}", ready.message);
+        assert_eq!(holders(&cluster, "six").await, json!({"fd00:6::15": "team-a/vms"}), "it stays");
+        cluster.harvester.patch::<LoadBalancer>("team-a/vms", json!({"spec": {"ipPool": "edge"}})).await;
+        cluster.settle().await;
+        assert_eq!(allocated(&cluster, "vms").await["ip"], "192.0.2.10");
+        assert_eq!(ready_of(&cluster, "vms").await.reason, "WaitingForExternalIP");
+    }
+
     async fn two_pools_give_an_address_each_and_take_it_back(cluster: TestCluster) {
         let _running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 20).await;

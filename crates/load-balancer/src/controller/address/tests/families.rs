@@ -182,3 +182,27 @@ fn an_object_of_vms_draws_ipv4_addresses_only_and_keeps_what_it_has() {
     let has = Some(("six", "fd00:6::5"));
     assert_eq!(decided(&vm("", has), &[("six", "fd00:6::5")]), self::has(address("six", "fd00:6::5")).into());
 }
+
+#[rstest]
+#[case::silent("", "", None)]
+#[case::ipv4("IPv4", "SingleStack", None)]
+#[case::ipv6("IPv6", "", Some("one of IPv4"))]
+#[case::both("IPv4,IPv6", "PreferDualStack", Some("one of IPv4"))]
+#[case::both_required("", "RequireDualStack", Some("one of IPv4"))]
+#[case::unreadable("IPv5", "", Some("say IPv4, IPv6, or both"))]
+fn an_object_with_dhcp_that_asks_for_another_family_is_told_that_its_lease_is_of_ipv4(
+    #[case] families: &str,
+    #[case] policy: &str,
+    #[case] expected: Option<&str>,
+    #[values(WorkloadType::Cluster, WorkloadType::Vm)] workload: WorkloadType,
+) {
+    let mut lb = asking(families, policy, None);
+    (lb.spec.workload_type, lb.spec.ipam) = (Some(workload), Some(Ipam::Dhcp));
+    let Decided { decision, note, .. } = decided(&lb, &[]);
+    assert_eq!(decision, has(address("", names::DHCP_ADDRESS)));
+    assert_eq!(note.is_some(), expected.is_some(), "{note:?}");
+    assert!(
+        expected.is_none_or(|expected| note.as_deref().is_some_and(|note| note.contains(expected))),
+        "{note:?}"
+    );
+}

@@ -259,6 +259,17 @@ mod tests {
         assert_eq!(selected.note.as_deref(), note);
     }
 
+    // docs/contract/load-balancer.md#EP-4: in the Go program the verdict of one is that of both
+    #[test]
+    fn two_vms_with_one_address_are_two_backends() {
+        let vmis =
+            ["web-1", "web-2"].map(|name| vmi(name, &json!([{"name": "vlan", "ipAddress": "192.168.7.10"}])));
+        let selected = select(&vmis, &BTreeMap::new(), &Wish::default(), &Rules::default());
+        let [one, other] = &selected.backends[..] else { panic!("{selected:?}") };
+        assert_eq!(one.id.address, other.id.address);
+        assert_ne!(one.id, other.id);
+    }
+
     fn selecting(selector: &Value) -> Selector {
         let lb = json!({"metadata": {"name": "web"}, "spec": {"backendServerSelector": selector}});
         Selector::of(&serde_json::from_value(lb).unwrap())

@@ -78,6 +78,7 @@ mod tests {
         .unwrap()
     }
 
+    // docs/contract/load-balancer.md#S-6
     #[rstest]
     #[case::removed(vm("true", labels::NODE_DRIVER, Some("2026-01-01T00:00:00Z")), true)]
     #[case::still_there(vm("true", labels::NODE_DRIVER, None), false)]

@@ -12,6 +12,7 @@ use super::fixtures::{
 };
 
 test_cluster::component_tests! {
+    // docs/contract/load-balancer.md#LB-2
     async fn a_load_balancer_has_an_address_while_it_lives_and_leaves_nothing(cluster: TestCluster) {
         let _running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 20).await;
@@ -114,6 +115,7 @@ test_cluster::component_tests! {
         assert!(told.contains("of pool a-secret"), "an administrator reads the pool: {told}");
     }
 
+    // docs/contract/load-balancer.md#LB-8
     async fn a_freed_address_goes_to_one_who_waits(cluster: TestCluster) {
         let _running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 10).await;
@@ -230,6 +232,7 @@ test_cluster::component_tests! {
         in_step(&cluster).await;
     }
 
+    // docs/contract/load-balancer.md#LB-9
     async fn the_old_address_of_a_vm_goes_back_when_the_network_has_left_it(cluster: TestCluster) {
         let _running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 20).await;
@@ -270,6 +273,7 @@ test_cluster::component_tests! {
         in_step(&cluster).await;
     }
 
+    // docs/contract/load-balancer.md#WH-6
     async fn of_two_pools_that_overlap_the_younger_gives_nothing(cluster: TestCluster) {
         let _running = controller(&cluster).await;
         pool(&cluster, "first", 10, 20).await;

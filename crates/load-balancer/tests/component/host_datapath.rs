@@ -43,6 +43,7 @@ async fn serving_one_backend(cluster: TestCluster) -> Lab {
 }
 
 test_cluster::component_tests! {
+    // docs/contract/load-balancer.md#LB-4, #LB-6, #LB-7
     #[each_role]
     async fn a_vm_load_balancer_comes_with_few_writes_and_goes_without_a_trace(cluster: TestCluster) {
         let lab = Lab::start(cluster).await;

@@ -132,6 +132,7 @@ test_cluster::component_tests! {
         assert_eq!(told(&cluster, "ManualReleaseRefused").await, granted(&cluster, 3));
     }
 
+    // docs/contract/load-balancer.md#LB-3
     async fn a_load_balancer_deleted_before_its_finalizer_leaves_nothing(cluster: TestCluster) {
         let _running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 20).await;

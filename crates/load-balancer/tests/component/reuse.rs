@@ -81,6 +81,7 @@ async fn orphan_goes_within_a_minute_of_the_right_to_delete_it(cluster: TestClus
 }
 
 test_cluster::component_tests! {
+    // docs/contract/load-balancer.md#LB-10
     #[each_role]
     async fn a_service_keeps_its_type_until_it_is_gone_and_then_its_address_goes_back(cluster: TestCluster) {
         let lab = Lab::serving(cluster).await;

@@ -73,6 +73,29 @@ fn a_new_slice_has_the_contracts_shape() {
     );
 }
 
+// docs/contract/load-balancer.md#EP-7: v0.1.x gave all ports the number of the last listener
+#[test]
+fn each_listener_has_a_port_of_its_own_in_the_slice() {
+    let listener = |name: &str, port: i32, backend_port: i32| Listener {
+        name: name.to_owned(),
+        port,
+        protocol: "TCP".to_owned(),
+        backend_port,
+    };
+    let listeners = [listener("http", 80, 8080), listener("https", 443, 8443)];
+    let dummy = [10, 52, 0, 255].into();
+    let Write::Create(mut slice) = write(None, &owner(), &listeners, &[], dummy) else { panic!("it is new") };
+    let ports = |slice: &Value| {
+        slice["ports"].as_array().unwrap().iter().map(|port| port["port"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(ports(&slice), [8080, 8443]);
+    slice["ports"][0]["port"] = 8443.into();
+    let Write::Replace(mended) = write(Some(&stored(slice)), &owner(), &listeners, &[], dummy) else {
+        panic!("it has a wrong port")
+    };
+    assert_eq!(ports(&mended), [8080, 8443]);
+}
+
 #[rstest]
 #[case::nobody(&[], true)]
 #[case::nobody_ready(&[false, false], true)]
@@ -144,6 +167,7 @@ fn a_slice_of_the_go_program_is_taken_over_with_its_verdicts() {
     assert_eq!(after["endpoints"].as_array().unwrap().len(), 1);
 }
 
+// docs/contract/load-balancer.md#EP-3
 #[test]
 fn the_dummy_is_no_verdict_whatever_its_address() {
     let mut slice = created(&[]);

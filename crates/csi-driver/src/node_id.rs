@@ -139,6 +139,15 @@ impl NodeId {
             Self::Unknown { .. } => None,
         }
     }
+
+    /// The name, where the host has shown that this machine has it. The Node's own name may be that of another cluster's
+    /// machine, and kubelet may have noted such a one.
+    pub fn confirmed(&self) -> Option<&str> {
+        match self {
+            Self::Settled { name, doubt: None } => Some(name),
+            _ => None,
+        }
+    }
 }
 
 /// Whether all machines have to be read before the name can be decided.
@@ -220,8 +229,14 @@ pub struct Finder {
 }
 
 impl Finder {
-    /// Tells `name` what is found, at once where kubelet noted it, and passes `check` when it is known.
-    pub async fn find(mut self, name: watch::Sender<Option<String>>, check: Check) {
+    /// Tells `name` what is found, at once where kubelet noted it, and passes `check` when it is known. `confirmed` hears
+    /// of a name that the host confirms.
+    pub async fn find(
+        mut self,
+        name: watch::Sender<Option<String>>,
+        confirmed: watch::Sender<Option<String>>,
+        check: Check,
+    ) {
         let mut wait = AGAIN_FIRST;
         let mut last = None;
         loop {
@@ -246,6 +261,9 @@ impl Finder {
                 log(&found);
             }
             tell(&found, &name, &check);
+            if let Some(name) = found.confirmed() {
+                confirmed.send_replace(Some(name.to_owned()));
+            }
             if matches!(found, NodeId::Settled { .. }) {
                 return;
             }

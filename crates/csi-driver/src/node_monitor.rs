@@ -68,7 +68,7 @@ pub struct NodeMonitor {
     pub host: watch::Receiver<Reached>,
     /// Name of the Node that this runs on; empty where nobody gave it.
     pub node: String,
-    /// The machine that this runs in, once it is known.
+    /// The machine that this process runs in, once the host has confirmed it.
     pub machine: watch::Receiver<Option<String>>,
     /// Our name among the candidates.
     pub identity: String,

@@ -88,6 +88,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
     let (reached, host) = watch::channel(Err(UNREAD.to_owned()));
 
     let (name, node_id) = watch::channel(None);
+    let (confirmed, machine) = watch::channel(None);
     let finder = Finder {
         node: settings.node.clone(),
         guest: guest.clone(),
@@ -98,7 +99,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         guest: guest.client(),
         host: host.clone(),
         node: settings.node.clone(),
-        machine: node_id.clone(),
+        machine: machine.clone(),
         identity: settings.holder.clone(),
         clock: parts.clock,
     };
@@ -113,7 +114,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
             exports: Some(Exports::new(guest.clone(), missing.clone())),
             ..attach::Options::new(settings.holder.clone())
         },
-        machine: node_id.clone(),
+        machine,
         tasks: tasks.clone(),
     };
     let (service, attacher) = controllers.on(unreached(UNREAD));
@@ -155,7 +156,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
     tasks.spawn(reaching.follow(connected, tasks.clone()));
     tasks.spawn(monitor.run(tasks.clone()));
     tasks.spawn(lead::stand(candidate, tasks.clone()));
-    tasks.spawn_until_stop(finder.find(name, parts.health.readiness("node-id")));
+    tasks.spawn_until_stop(finder.find(name, confirmed, parts.health.readiness("node-id")));
 
     listener.serve(calls.of(routes), tasks.stop.clone().cancelled_owned()).await
 }
@@ -164,7 +165,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
 struct Controllers {
     settings: controller::Settings,
     attaching: attach::Options,
-    /// The machine that this process runs in.
+    /// The machine that this process runs in, once the host has confirmed it.
     machine: watch::Receiver<Option<String>>,
     tasks: TaskGroup,
 }

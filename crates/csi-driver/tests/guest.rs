@@ -76,8 +76,16 @@ metadata: {name: of-another-volume}
 spec: {attacher: driver.harvesterhci.io, nodeName: node-c, source: {persistentVolumeName: pvc-2}}
 ";
 
-/// The name that a node with this MAC address finds for its machine, and why it finds none.
-async fn found(cluster: &TestCluster, host: Reached, address: &str) -> (Option<String>, String) {
+/// What a node with a MAC address finds of its machine.
+#[derive(Debug, PartialEq, Eq)]
+struct Found {
+    name: Option<String>,
+    confirmed: Option<String>,
+    /// Why it finds none.
+    why: String,
+}
+
+async fn found(cluster: &TestCluster, host: Reached, address: &str) -> Found {
     let folder = tempfile::tempdir().unwrap();
     interface(folder.path(), address);
     let (_reached, host) = watch::channel(host);
@@ -87,12 +95,13 @@ async fn found(cluster: &TestCluster, host: Reached, address: &str) -> (Option<S
         host,
         interfaces: folder.path().to_owned(),
     };
-    let ((name, mut told), health) = (watch::channel(None), Health::default());
-    let finding = tokio::spawn(finder.find(name, health.readiness("node-id")));
+    let ((name, told), (confirms, confirmed), health) =
+        (watch::channel(None), watch::channel(None), Health::default());
+    let finding = tokio::spawn(finder.find(name, confirms, health.readiness("node-id")));
     cluster.settle().await;
-    let told = told.borrow_and_update().clone();
+    let (name, confirmed) = (told.borrow().clone(), confirmed.borrow().clone());
     finding.abort();
-    (told, health.readiness_report())
+    Found { name, confirmed, why: health.readiness_report() }
 }
 
 fn interface(folder: &Path, address: &str) {
@@ -109,7 +118,7 @@ component_tests! {
     async fn the_machine_of_a_node_is_the_one_with_its_mac_address(cluster: TestCluster) {
         cluster.harvester.apply(MACHINES).await;
         cluster.guest.apply(NOTED).await;
-        let name = |name: &str| (Some(name.to_owned()), String::new());
+        let name = |name: &str| Found { name: Some(name.to_owned()), confirmed: Some(name.to_owned()), why: String::new() };
         assert_eq!(found(&cluster, host(&cluster), "52:54:00:00:00:0a").await, name("node-a"));
         assert_eq!(found(&cluster, host(&cluster), "52:54:00:00:00:01").await, name("vm-1"));
     }
@@ -117,10 +126,18 @@ component_tests! {
     // docs/contract/csi-driver.md#exits
     async fn while_the_host_is_away_the_machine_is_the_one_that_kubelet_noted(cluster: TestCluster) {
         let away = || Err("the host is away".to_owned());
-        let (name, why) = found(&cluster, away(), "52:54:00:00:00:01").await;
+        let Found { name, why, .. } = found(&cluster, away(), "52:54:00:00:00:01").await;
         assert_eq!((name, why.contains("the host is away")), (None, true));
         cluster.guest.apply(NOTED).await;
-        assert_eq!(found(&cluster, away(), "52:54:00:00:00:01").await, (Some("vm-1".to_owned()), String::new()));
+        let noted = Found { name: Some("vm-1".to_owned()), confirmed: None, why: String::new() };
+        assert_eq!(found(&cluster, away(), "52:54:00:00:00:01").await, noted);
+    }
+
+    // docs/contract/csi-driver.md#cluster-label
+    async fn a_machine_that_merely_has_the_nodes_name_does_not_say_whose_volumes_are_ours(cluster: TestCluster) {
+        cluster.harvester.apply(MACHINES).await;
+        let found = found(&cluster, host(&cluster), "52:54:00:00:00:0f").await;
+        assert_eq!(found, Found { name: Some("node-a".to_owned()), confirmed: None, why: String::new() });
     }
 
     async fn the_users_of_a_volume_are_the_nodes_with_an_attachment_of_it(cluster: TestCluster) {

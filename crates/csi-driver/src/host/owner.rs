@@ -5,30 +5,59 @@
 //! the label is served: volumes of the Go driver have none, nor have retained ones. So is one of a cluster that has no
 //! machine any more, since volumes outlive clusters, and of a cluster that got another name.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
 
 use harvester_api::labels::{self, GUEST_CLUSTER};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{ResourceExt, api::ListParams};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use tonic::Code;
 
 use super::Host;
 use crate::refusal::Refusal;
 
+/// A claim that was found to be no other cluster's is served for so long without a question.
+const SERVED_FOR: Duration = Duration::from_secs(60);
+
 /// The cluster that this process is for, as far as it is known.
 #[derive(Clone, Default)]
 pub(super) struct Owner {
-    /// The machine that this process runs in.
+    /// The machine that this process runs in, once the host has confirmed it.
     machine: Option<watch::Receiver<Option<String>>>,
-    cluster: Arc<Mutex<Option<String>>>,
+    known: Arc<Mutex<Known>>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// Our cluster.
+    cluster: Option<String>,
+    /// Clusters whose claims are served, and until when.
+    served: HashMap<String, Instant>,
+}
+
+impl Known {
+    fn serves(&self, cluster: &str) -> bool {
+        self.cluster.as_deref() == Some(cluster)
+            || self.served.get(cluster).is_some_and(|until| Instant::now() < *until)
+    }
+
+    fn serve(&mut self, cluster: &str) {
+        let now = Instant::now();
+        self.served.retain(|_, until| now < *until);
+        self.served.insert(cluster.to_owned(), now + SERVED_FOR);
+    }
 }
 
 impl Host {
-    /// The same, for the cluster of this machine.
+    /// The same, for the cluster of this machine, which the host has confirmed to be the one that this process runs in:
+    /// another cluster of the namespace may have a machine of our Node's name.
     #[must_use]
     pub fn for_cluster_of(self, machine: watch::Receiver<Option<String>>) -> Self {
-        Self { owner: Owner { machine: Some(machine), cluster: Arc::default() }, ..self }
+        Self { owner: Owner { machine: Some(machine), known: Arc::default() }, ..self }
     }
 
     /// # Errors
@@ -36,11 +65,17 @@ impl Host {
     pub(crate) async fn check_owner(&self, claim: &PersistentVolumeClaim) -> Result<(), Refusal> {
         let of = claim.labels().get(GUEST_CLUSTER).map_or("", String::as_str);
         let is_named = !of.is_empty() && labels::is_value(of);
-        if !is_named || self.known().as_deref() == Some(of) {
+        if !is_named || self.known().serves(of) {
             return Ok(());
         }
-        let Some(ours) = self.cluster().await? else { return Ok(()) };
-        if ours == of || !self.has_machines(of).await? {
+        let Some(machine) = self.own_machine() else { return Ok(()) };
+        let ours = self.cluster(&machine).await?;
+        let Some(ours) = ours.filter(|ours| ours != of) else {
+            self.known().serve(of);
+            return Ok(());
+        };
+        if !self.has_machines(of).await? {
+            self.known().serve(of);
             return Ok(());
         }
         let name = self.claim_name(claim.name_any());
@@ -53,20 +88,23 @@ impl Host {
         ))
     }
 
-    fn known(&self) -> Option<String> {
-        self.owner.cluster.lock().expect("no panic while the name is replaced").clone()
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.owner.known.lock().expect("no panic while it is changed")
+    }
+
+    /// `None` where nothing says which machine this is, so that nothing says whose volumes are ours.
+    fn own_machine(&self) -> Option<String> {
+        self.owner.machine.as_ref().and_then(|machine| machine.borrow().clone())
     }
 
     /// The name of our cluster. `None` where the machine has no label, or is not on this host: then nothing says it.
-    async fn cluster(&self) -> Result<Option<String>, Refusal> {
-        let machine = self.owner.machine.as_ref().and_then(|machine| machine.borrow().clone());
-        let Some(machine) = machine else { return Ok(None) };
-        let vm = self.machines().get_metadata_opt(&machine).await;
+    async fn cluster(&self, machine: &str) -> Result<Option<String>, Refusal> {
+        let vm = self.machines().get_metadata_opt(machine).await;
         let vm =
-            vm.map_err(|error| Refusal::of_host(&format!("read {}", self.machine_name(&machine)), &error))?;
+            vm.map_err(|error| Refusal::of_host(&format!("read {}", self.machine_name(machine)), &error))?;
         let label = vm.and_then(|vm| vm.labels().get(GUEST_CLUSTER).cloned());
         let name = label.filter(|name| !name.is_empty());
-        (*self.owner.cluster.lock().expect("no panic while the name is replaced")).clone_from(&name);
+        self.known().cluster.clone_from(&name);
         Ok(name)
     }
 

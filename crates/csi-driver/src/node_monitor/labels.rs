@@ -65,7 +65,7 @@ pub struct Sources {
     pub volumes: Cache<PersistentVolume>,
     pub claims: Cache<PersistentVolumeClaim>,
     pub machines: Cache<VirtualMachine>,
-    /// The machine that this process runs in.
+    /// The machine that this process runs in, once the host has confirmed it.
     pub machine: watch::Receiver<Option<String>>,
 }
 

@@ -61,7 +61,7 @@ pub struct Sources {
     pub machines: Cache<VirtualMachine>,
     pub instances: Cache<VirtualMachineInstance>,
     pub claims: Cache<PersistentVolumeClaim>,
-    /// The machine that this process runs in.
+    /// The machine that this process runs in, once the host has confirmed it.
     pub machine: watch::Receiver<Option<String>>,
 }
 

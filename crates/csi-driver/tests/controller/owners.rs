@@ -122,6 +122,40 @@ async fn a_volume_that_no_other_cluster_of_the_namespace_has_is_served(
     bench.delete_volume(UID).await.unwrap();
 }
 
+#[rstest::rstest]
+#[case::of_a_cluster_without_machines("red", 2)]
+#[case::of_a_machine_without_a_label("", 1)]
+#[tokio::test(start_paused = true)]
+async fn whose_a_served_volume_is_is_asked_for_once_a_minute(
+    #[case] machine_of: &str,
+    #[case] requests: usize,
+) {
+    let bench = Bench::in_machine("red-1").await;
+    machine(&bench, "red-1", machine_of).await;
+    bench.create_volume(volume(UID, GIB)).await.unwrap();
+    bench.bind(UID, "1Gi").await;
+    let label = json!({"metadata": {"labels": {LABEL: "gone"}}});
+    bench.patch("v1", "PersistentVolumeClaim", UID, label).await;
+    let look = async || {
+        bench.requests();
+        let get = ControllerGetVolumeRequest { volume_id: UID.to_owned() };
+        let answer = bench.service.controller_get_volume(Request::new(get)).await;
+        let of_machines =
+            |request: &String| ["red-1", "virtualmachines"].iter().any(|it| request.ends_with(it));
+        (answer.is_ok(), bench.requests().into_iter().filter(of_machines).count())
+    };
+    // the call asks for machines on its own account too
+    let (is_served, first) = look().await;
+    assert!(is_served);
+    for _ in 0..10 {
+        assert_eq!(look().await, (true, first - requests));
+    }
+    machine(&bench, "gone-1", "gone").await;
+    tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+    let (is_served, _) = look().await;
+    assert_eq!(is_served, machine_of.is_empty());
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_export_that_is_on_and_used_is_not_deleted_and_its_nodes_are_named() {
     let mut bench = Bench::new().await;

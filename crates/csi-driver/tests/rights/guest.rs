@@ -70,7 +70,7 @@ impl<'a> Driver<'a> {
         };
         let readiness = health.readiness("node-id");
         tasks.spawn_until_stop(async move {
-            finder.find(name, readiness).await;
+            finder.find(name, watch::Sender::default(), readiness).await;
             drop(folder);
         });
         let clock = Clock::starting_at(cluster.start());

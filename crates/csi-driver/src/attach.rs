@@ -7,6 +7,7 @@
 //!                        ├─ follow   hosts where instances do not follow their machines' templates
 //!                        ├─ others   drivers that ignore the annotation
 //!                        ├─ watches  what the host has, while there are calls
+//!                        ├─ worker   how many calls of the reconciler are at work at once
 //!                        └─ export   volumes for many nodes: NFS exports of the host; moved: those that nodes have to
 //!                                    mount anew
 //! ```
@@ -27,6 +28,7 @@ mod publish;
 mod session;
 mod unpublish;
 pub mod watches;
+pub mod worker;
 
 use std::{
     collections::{HashMap, hash_map::RandomState},
@@ -53,6 +55,7 @@ use crate::{
 };
 use claim::Usage;
 use session::{Ages, Holder, Session, Turns};
+use worker::Worker;
 
 pub use follow::TAKEN_WITHIN;
 pub use publish::TRIES;
@@ -214,9 +217,10 @@ impl Attacher {
         volume: &HostName,
         machine: &str,
         waits_for: &Mutex<String>,
+        worker: &Worker,
         within: Duration,
     ) -> Result<(), Refusal> {
-        let session = Session::new(self, volume, waits_for);
+        let session = Session::new(self, volume, waits_for).by(Some(worker));
         let work = session.attach(machine, None);
         timeout(within, work).await.unwrap_or_else(|_| Err(too_late(waits_for)))
     }
@@ -232,7 +236,22 @@ impl Attacher {
         waits_for: &Mutex<String>,
         within: Duration,
     ) -> Result<(), Refusal> {
-        let session = Session::new(self, volume, waits_for);
+        self.take_by(volume, machine, waits_for, None, within).await
+    }
+
+    /// [`Attacher::take`] by this worker.
+    ///
+    /// # Errors
+    /// As [`Attacher::unpublish`] has them.
+    pub async fn take_by(
+        &self,
+        volume: &HostName,
+        machine: &str,
+        waits_for: &Mutex<String>,
+        worker: Option<&Worker>,
+        within: Duration,
+    ) -> Result<(), Refusal> {
+        let session = Session::new(self, volume, waits_for).by(worker);
         let work = session.detach(machine);
         timeout(within, work).await.unwrap_or_else(|_| Err(too_late(waits_for)))
     }

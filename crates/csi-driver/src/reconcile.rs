@@ -48,10 +48,9 @@ use tokio::{
 };
 
 use crate::{
-    attach::{Attacher, watches},
+    attach::{Attacher, watches, worker::Workers},
     host,
     refusal::{Refusal, error_message},
-    volume::name::HostName,
 };
 use decide::{Seen, Step, TELL_AFTER, decide, is_void};
 use join::{Guest, Host, Volume};
@@ -69,7 +68,7 @@ const HOST_AGAIN: Duration = Duration::from_secs(5);
 const AGAIN_FIRST: Duration = Duration::from_secs(5);
 /// … up to this.
 const AGAIN_LAST: Duration = Duration::from_secs(60);
-/// Calls under way at once, of all volumes.
+/// Calls at work at once, of all volumes. Those that wait are not, nor is waking the attacher.
 const CALLS_AT_ONCE: usize = 16;
 /// The attacher that was woken so often does not act.
 const DEAF_AFTER: u32 = 3;
@@ -89,19 +88,8 @@ struct State {
     is_ours: bool,
     /// Steps that were taken in this state: how often, and from when on again.
     tries: HashMap<Step, (u32, Instant)>,
-    /// When a step was begun last.
-    begun: Option<Instant>,
     busy: Option<Busy>,
     told: Told,
-}
-
-/// A step whose time has come.
-#[derive(Debug)]
-struct Due {
-    volume: String,
-    step: Step,
-    /// When a step for the volume was begun last.
-    begun: Option<Instant>,
 }
 
 /// A call under way.
@@ -124,7 +112,9 @@ struct Reconciler {
     states: BTreeMap<String, State>,
     /// The volumes of the last pass.
     volumes_seen: BTreeMap<String, Volume>,
-    due: Vec<Due>,
+    /// Steps whose time has come, by volumes.
+    due: Vec<(String, Step)>,
+    workers: Workers,
     calls: FuturesUnordered<BoxFuture<'static, Result<Done, Aborted>>>,
     said: String,
 }
@@ -163,6 +153,7 @@ pub async fn run(parts: Parts, tasks: &TaskGroup) {
         states: BTreeMap::new(),
         volumes_seen: BTreeMap::new(),
         due: vec![],
+        workers: Workers::new(CALLS_AT_ONCE),
         calls: FuturesUnordered::new(),
         said: String::new(),
     };
@@ -222,11 +213,10 @@ impl Reconciler {
         });
         let wakes = volumes.iter().filter_map(|(name, volume)| self.look(name, volume, &host, &nodes));
         let wake = wakes.min();
-        let free = CALLS_AT_ONCE.saturating_sub(self.calls.len());
-        let begun = turns(std::mem::take(&mut self.due), free);
-        let is_busy = !begun.is_empty();
-        for due in begun {
-            self.begin(due, &volumes, &guest);
+        let due = std::mem::take(&mut self.due);
+        let is_busy = !due.is_empty();
+        for (name, step) in due {
+            self.begin(&name, step, &volumes, &guest);
         }
         self.volumes_seen = volumes;
         let look = is_busy.then(|| Instant::now() + LOOK_AT_CALLS);
@@ -234,9 +224,8 @@ impl Reconciler {
     }
 
     /// Begins a step. A volume whose step did not help is left alone for a while.
-    fn begin(&mut self, due: Due, volumes: &BTreeMap<String, Volume>, guest: &Arc<Guest>) {
-        let Due { volume: name, step, .. } = due;
-        let (Some(volume), Some(state)) = (volumes.get(&name), self.states.get_mut(&name)) else { return };
+    fn begin(&mut self, name: &str, step: Step, volumes: &BTreeMap<String, Volume>, guest: &Arc<Guest>) {
+        let (Some(volume), Some(state)) = (volumes.get(name), self.states.get_mut(name)) else { return };
         let now = Instant::now();
         let count = state.tries.get(&step).map_or(0, |(count, _)| *count);
         let pause = (AGAIN_FIRST * 2_u32.saturating_pow(count)).min(AGAIN_LAST);
@@ -249,8 +238,8 @@ impl Reconciler {
                 &tell::deaf(volume),
             );
         }
-        let (busy, work) = begin(&self.parts, guest.clone(), &name, volume, &state.now(), step);
-        (state.busy, state.begun) = (Some(busy), Some(now));
+        let (busy, work) = begin(&self.parts, &self.workers, guest.clone(), name, volume, &state.now(), step);
+        state.busy = Some(busy);
         self.calls.push(work);
     }
 
@@ -329,7 +318,7 @@ impl Reconciler {
                         continue;
                     }
                     is_due = true;
-                    self.due.push(Due { volume: name.to_owned(), step, begun: state.begun });
+                    self.due.push((name.to_owned(), step));
                 }
             }
         }
@@ -376,20 +365,13 @@ impl Reconciler {
 impl State {
     fn new(seen: Seen) -> Self {
         let (tries, told) = (HashMap::new(), Told::default());
-        Self { seen, since: Instant::now(), is_ours: false, tries, begun: None, busy: None, told }
+        Self { seen, since: Instant::now(), is_ours: false, tries, busy: None, told }
     }
 
     /// What was seen, and for how long.
     fn now(&self) -> Seen {
         Seen { unchanged_for: self.since.elapsed(), is_ours: self.is_ours, ..self.seen.clone() }
     }
-}
-
-/// The steps that are begun where so many calls are free: those of volumes that have waited longest for a turn.
-fn turns(mut due: Vec<Due>, free: usize) -> Vec<Due> {
-    due.sort_by_key(|one| one.begun);
-    due.truncate(free);
-    due
 }
 
 /// The VolumeAttachments that a step is for.
@@ -406,6 +388,7 @@ fn about(step: &Step) -> Vec<String> {
 /// Begins a step, which is taken only if it is right for VolumeAttachments that are read afresh.
 fn begin(
     parts: &Parts,
+    workers: &Workers,
     guest: Arc<Guest>,
     name: &str,
     volume: &Volume,
@@ -415,9 +398,13 @@ fn begin(
     let waits_for = Arc::new(Mutex::new(String::new()));
     let (client, attacher, text) = (parts.guest.clone(), parts.attacher.clone(), waits_for.clone());
     let (name, host_name, seen) = (name.to_owned(), volume.name.clone(), seen.clone());
-    let taken = step.clone();
+    let (taken, worker) = (step.clone(), workers.take());
     let work = async move {
         let result = async {
+            let worker = match &taken {
+                Step::Nudge { .. } => None,
+                _ => Some(worker.await),
+            };
             let fresh = fresh(&client, &guest, &name, seen).await?;
             if !decide(&fresh.0).contains(&taken) {
                 return Err(Refusal::aborted("the VolumeAttachments have changed"));
@@ -425,7 +412,16 @@ fn begin(
             if let Some(machine) = fresh.0.runs_unwanted(&taken) {
                 in_use::refuse_if_mounted(&client, &guest, machine, &name).await?;
             }
-            take(&client, &attacher, &host_name, &taken, &fresh.1, &text).await
+            match (&taken, &worker) {
+                (Step::Attach { machine, .. }, Some(worker)) => {
+                    attacher.bring(&host_name, machine, &text, worker, CALL_LASTS).await
+                }
+                (Step::Detach { machine, .. }, worker) => {
+                    attacher.take_by(&host_name, machine, &text, worker.as_ref(), CALL_LASTS).await
+                }
+                (Step::Nudge { attachment }, _) => nudge(&client, attachment, &fresh.1).await,
+                _ => Ok(()),
+            }
         };
         let result = result.await;
         (name, taken, result)
@@ -454,33 +450,17 @@ async fn fresh(
     Ok((Seen { attachments: attachments.unwrap_or_default(), ..seen }, versions))
 }
 
-async fn take(
-    client: &Client,
-    attacher: &Attacher,
-    volume: &HostName,
-    step: &Step,
-    versions: &HashMap<String, String>,
-    waits_for: &Mutex<String>,
-) -> Result<(), Refusal> {
-    match step {
-        Step::Attach { machine, .. } => attacher.bring(volume, machine, waits_for, CALL_LASTS).await,
-        Step::Detach { machine, .. } => attacher.take(volume, machine, waits_for, CALL_LASTS).await,
-        Step::Nudge { attachment } => {
-            // the attacher passes over what changes nothing
-            let version = versions.get(attachment);
-            let patch =
-                json!({"metadata": {"resourceVersion": version, "annotations": {CSI_NUDGE: version}}});
-            let api: Api<VolumeAttachment> = Api::all(client.clone());
-            match api.patch(attachment, &PatchParams::default(), &Patch::Merge(patch)).await {
-                Ok(_) => Ok(()),
-                Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
-                Err(error) => Err(Refusal::of_host(
-                    &format!("wake the attacher by VolumeAttachment {attachment}"),
-                    &error,
-                )),
-            }
+async fn nudge(client: &Client, attachment: &str, versions: &HashMap<String, String>) -> Result<(), Refusal> {
+    // the attacher passes over what changes nothing
+    let version = versions.get(attachment);
+    let patch = json!({"metadata": {"resourceVersion": version, "annotations": {CSI_NUDGE: version}}});
+    let api: Api<VolumeAttachment> = Api::all(client.clone());
+    match api.patch(attachment, &PatchParams::default(), &Patch::Merge(patch)).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        Err(error) => {
+            Err(Refusal::of_host(&format!("wake the attacher by VolumeAttachment {attachment}"), &error))
         }
-        _ => Ok(()),
     }
 }
 
@@ -488,25 +468,5 @@ async fn until(then: Option<Instant>) {
     match then {
         Some(then) => sleep_until(then).await,
         None => std::future::pending().await,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_volume_that_is_tried_again_and_again_takes_no_turn_of_others() {
-        let begun = Instant::now() + Duration::from_secs(100);
-        let due = |volume: &str, ago: Option<u64>| Due {
-            volume: volume.to_owned(),
-            step: Step::Nudge { attachment: volume.to_owned() },
-            begun: ago.map(|ago| begun - Duration::from_secs(ago)),
-        };
-        let all =
-            vec![due("noisy", Some(1)), due("patient", Some(60)), due("new", None), due("late", Some(5))];
-        let begun: Vec<_> = turns(all, 3).into_iter().map(|one| one.volume).collect();
-        assert_eq!(begun, ["new", "patient", "late"]);
-        assert!(turns(vec![due("new", None)], 0).is_empty());
     }
 }

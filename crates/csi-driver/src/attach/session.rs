@@ -26,6 +26,7 @@ use super::{
     claim::{Claim, Operation, Recorded, There},
     hotplug::{self, Disk, Progress},
     watches,
+    worker::Worker,
 };
 use crate::{host::Host, refusal::Refusal, volume::name::HostName};
 
@@ -77,6 +78,7 @@ pub(super) struct Session<'a> {
     pub(super) waits_for: &'a Mutex<String>,
     /// A caller comes again, so it hears early that nothing changes; the reconciler goes on waiting.
     pub(super) has_caller: bool,
+    worker: Option<&'a Worker>,
     /// Since when the call waits for the same, and how long a caller waits with it.
     waits: Mutex<(Instant, Duration)>,
     binds_at_use: OnceCell<bool>,
@@ -86,7 +88,13 @@ impl<'a> Session<'a> {
     pub(super) fn new(attacher: &'a Attacher, volume: &'a HostName, waits_for: &'a Mutex<String>) -> Self {
         let call = attacher.watches.begin();
         let waits = Mutex::new((Instant::now(), SILENT_FOR));
-        Self { attacher, call, volume, waits_for, has_caller: false, waits, binds_at_use: OnceCell::new() }
+        let (has_caller, worker, binds_at_use) = (false, None, OnceCell::new());
+        Self { attacher, call, volume, waits_for, has_caller, worker, waits, binds_at_use }
+    }
+
+    /// The same, by this worker, which others have while the session waits.
+    pub(super) fn by(self, worker: Option<&'a Worker>) -> Self {
+        Self { worker, ..self }
     }
 
     /// A session for a call of CSI.
@@ -379,9 +387,20 @@ impl<'a> Session<'a> {
     /// Waits for a change of what is watched, at most until then.
     pub(super) async fn change(&self, changes: &mut watch::Receiver<u64>, until: Option<Instant>) {
         let longest = until.map_or(LOOK_AGAIN, |until| until.saturating_duration_since(Instant::now()));
-        tokio::select! {
-            changed = changes.changed() => drop(changed),
-            () = sleep(longest.min(LOOK_AGAIN)) => self.call.complete(),
+        self.wait(async {
+            tokio::select! {
+                changed = changes.changed() => drop(changed),
+                () = sleep(longest.min(LOOK_AGAIN)) => self.call.complete(),
+            }
+        })
+        .await;
+    }
+
+    /// Waits, and has others work meanwhile.
+    pub(super) async fn wait(&self, wait: impl Future<Output = ()>) {
+        match self.worker {
+            Some(worker) => worker.free_during(wait).await,
+            None => wait.await,
         }
     }
 

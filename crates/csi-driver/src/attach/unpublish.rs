@@ -80,7 +80,7 @@ impl Session<'_> {
                 }
                 Removed::Arrives(then) => {
                     drop(turn);
-                    sleep_until(then).await;
+                    self.wait(sleep_until(then)).await;
                     own.is_settled = true;
                 }
                 Removed::Leaving(vm) => {

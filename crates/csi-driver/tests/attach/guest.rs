@@ -25,7 +25,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::host::{Bed, Process, VOLUME};
+use super::host::{Bed, Process, STUCK, VOLUME};
 
 /// A process that may lead.
 pub(crate) struct Candidate {
@@ -46,13 +46,21 @@ const NUDGE: &str = harvester_api::annotations::CSI_NUDGE;
 impl Bed {
     pub(crate) async fn guest(&self) {
         for machine in ["a", "b", "c"] {
-            let node = json!({"metadata": {"name": format!("node-{machine}")}, "spec": {"drivers":
-                [{"name": "driver.harvesterhci.io", "nodeID": machine, "topologyKeys": null}]}});
-            let node = serde_json::from_value(node).unwrap();
-            self.nodes().create(&PostParams::default(), &node).await.unwrap();
+            self.node(machine).await;
         }
-        let volume = json!({"metadata": {"name": "pv"}, "spec": {"accessModes": ["ReadWriteOnce"],
-            "capacity": {"storage": "1Gi"}, "csi": {"driver": "driver.harvesterhci.io", "volumeHandle": VOLUME},
+        self.persistent_volume("pv", VOLUME).await;
+    }
+
+    async fn node(&self, machine: &str) {
+        let node = json!({"metadata": {"name": format!("node-{machine}")}, "spec": {"drivers":
+            [{"name": "driver.harvesterhci.io", "nodeID": machine, "topologyKeys": null}]}});
+        let node = serde_json::from_value(node).unwrap();
+        self.nodes().create(&PostParams::default(), &node).await.unwrap();
+    }
+
+    async fn persistent_volume(&self, name: &str, handle: &str) {
+        let volume = json!({"metadata": {"name": name}, "spec": {"accessModes": ["ReadWriteOnce"],
+            "capacity": {"storage": "1Gi"}, "csi": {"driver": "driver.harvesterhci.io", "volumeHandle": handle},
             "claimRef": {"namespace": "default", "name": "data", "uid": "uid-data"}}});
         let volume: PersistentVolume = serde_json::from_value(volume).unwrap();
         let api: Api<PersistentVolume> = Api::all(self.admin.clone());
@@ -70,15 +78,19 @@ impl Bed {
     /// A VolumeAttachment of the volume to the Node of this machine.
     pub(crate) async fn wants(&self, machine: &str, is_attached: bool) {
         let name = format!("va-{machine}");
-        let attachment = json!({"metadata": {"name": name, "finalizers": [ATTACHER],
-            "annotations": {"csi.alpha.kubernetes.io/node-id": machine}},
-            "spec": {"attacher": "driver.harvesterhci.io", "nodeName": format!("node-{machine}"),
-                "source": {"persistentVolumeName": "pv"}}});
-        let attachment = serde_json::from_value(attachment).unwrap();
-        self.attachments().create(&PostParams::default(), &attachment).await.unwrap();
+        self.attachment(&name, machine, "pv").await;
         if is_attached {
             self.set_attached(&name).await;
         }
+    }
+
+    async fn attachment(&self, name: &str, machine: &str, volume: &str) {
+        let attachment = json!({"metadata": {"name": name, "finalizers": [ATTACHER],
+            "annotations": {"csi.alpha.kubernetes.io/node-id": machine}},
+            "spec": {"attacher": "driver.harvesterhci.io", "nodeName": format!("node-{machine}"),
+                "source": {"persistentVolumeName": volume}}});
+        let attachment = serde_json::from_value(attachment).unwrap();
+        self.attachments().create(&PostParams::default(), &attachment).await.unwrap();
     }
 
     async fn set_attached(&self, name: &str) {
@@ -108,6 +120,20 @@ impl Bed {
         let status = vmi.status?.rest.get("volumeStatus")?.clone();
         let one = status.as_array()?.iter().find(|one| one["name"] == VOLUME)?.clone();
         one["phase"].as_str().map(str::to_owned)
+    }
+
+    /// So many more volumes, with VolumeAttachments that want them in machine `d`, where nothing gets on.
+    pub(crate) async fn many_hang(&self, count: usize) {
+        self.machine("d", true).await;
+        let stuck = Patch::Merge(json!({"metadata": {"labels": {STUCK: "yes"}}}));
+        self.instances().patch("d", &PatchParams::default(), &stuck).await.unwrap();
+        self.node("d").await;
+        for n in 0..count {
+            let (volume, persistent) = (format!("pvc-hangs-{n}"), format!("pv-hangs-{n}"));
+            self.volume(&volume).await;
+            self.persistent_volume(&persistent, &volume).await;
+            self.attachment(&format!("va-hangs-{n}"), "d", &persistent).await;
+        }
     }
 
     /// Waits until the volume is in the machine alone, and its VolumeAttachment says so.
@@ -150,6 +176,10 @@ impl Bed {
             let mut known: HashMap<String, (Instant, Value)> = HashMap::new();
             while !stop.is_cancelled() {
                 for one in bed.attachments().list(&ListParams::default()).await.unwrap().items {
+                    // its workers for other volumes are busy elsewhere
+                    if one.spec.source.persistent_volume_name.as_deref() != Some("pv") {
+                        continue;
+                    }
                     let nudge = json!([one.annotations().get(NUDGE), one.metadata.deletion_timestamp]);
                     let later = Instant::now() + Duration::from_secs(300);
                     let (due, was) = known.entry(one.name_any()).or_insert((later, nudge.clone()));

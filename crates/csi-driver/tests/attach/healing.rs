@@ -51,10 +51,7 @@ async fn a_pod_gets_its_volume_whatever_is_stale_and_no_two_machines_have_it(
     }
     if place.ends_with("going") {
         // a detachment died after its first write of the machine, and virt-controller is at work on it
-        let vm = bed.machines().get("a").await.unwrap();
-        let patch = csi_driver::attach::hotplug::remove(&vm, VOLUME).unwrap();
-        let patch = Patch::<()>::Json(serde_json::from_value(patch).unwrap());
-        bed.machines().patch("a", &PatchParams::default(), &patch).await.unwrap();
+        bed.go_driver_removes("a").await;
     }
     match ANNOTATIONS[annotation].split_once(' ') {
         Some((machine, "former")) => {
@@ -147,6 +144,43 @@ async fn an_attachment_whose_volume_is_gone_is_let_go_without_the_attachers_paus
     bed.server.faults().clear();
     let _reconciler = bed.start_reconciler("healer");
     sleep(Duration::from_secs(20)).await;
+    assert!(bed.attachments().get_opt("va-b").await.unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_healed_while_twenty_others_hang() {
+    let bed = bed().await;
+    bed.many_hang(20).await;
+    let _reconciler = bed.start_reconciler("healer");
+    sleep(Duration::from_secs(20)).await;
+    bed.wants("a", true).await;
+    bed.healed("a", 5).await;
+}
+
+/// Each of them waits for the host's answer to a request.
+#[tokio::test(start_paused = true)]
+async fn an_attacher_is_woken_while_sixteen_volumes_hang() {
+    let bed = bed().await;
+    bed.many_hang(20).await;
+    bed.wants("b", true).await;
+    let no_answer = || Rule {
+        user: Some("healer".to_owned()),
+        verb: Some("patch".to_owned()),
+        ..Rule::new(Answer::Delay(Duration::from_secs(1_000)))
+    };
+    bed.server.faults().add(no_answer());
+    bed.go_driver_adds("b").await;
+    sleep(Duration::from_secs(1)).await;
+    let _reconciler = bed.start_reconciler("healer");
+    sleep(Duration::from_secs(10)).await;
+    // the volume leaves, and the attacher's look after that fails
+    bed.server.faults().add(Rule { user: Some("rpc".to_owned()), ..Rule::new(Answer::Code(500)) });
+    bed.go_driver_removes("b").await;
+    bed.no_longer_wants("b").await;
+    sleep(Duration::from_secs(1)).await;
+    bed.server.faults().clear();
+    bed.server.faults().add(no_answer());
+    sleep(Duration::from_secs(5)).await;
     assert!(bed.attachments().get_opt("va-b").await.unwrap().is_none());
 }
 

@@ -34,6 +34,8 @@ use super::old_host;
 
 pub(crate) const NAMESPACE: &str = "shop";
 pub(crate) const VOLUME: &str = "pvc-1";
+/// Label of an instance that virt-controller does nothing for.
+pub(crate) const STUCK: &str = "stuck";
 /// In a patch that removes the annotation.
 const REMOVAL: &str = r#""driver.harvesterhci.io/attach":null"#;
 
@@ -122,7 +124,16 @@ impl Bed {
     /// A driver that ignores annotations adds the volume.
     pub(crate) async fn go_driver_adds(&self, machine: &str) {
         let vm = self.machines().get(machine).await.unwrap();
-        let patch = hotplug::add(&vm, VOLUME).unwrap();
+        self.go_driver_patches(machine, hotplug::add(&vm, VOLUME).unwrap()).await;
+    }
+
+    /// It removes the volume from the machine's template.
+    pub(crate) async fn go_driver_removes(&self, machine: &str) {
+        let vm = self.machines().get(machine).await.unwrap();
+        self.go_driver_patches(machine, hotplug::remove(&vm, VOLUME).unwrap()).await;
+    }
+
+    async fn go_driver_patches(&self, machine: &str, patch: Value) {
         let patch = Patch::<VirtualMachine>::Json(serde_json::from_value(patch).unwrap());
         self.machines().patch(machine, &PatchParams::default(), &patch).await.unwrap();
     }
@@ -190,6 +201,9 @@ impl Bed {
             loop {
                 wake.notified().await;
                 for vmi in instances.list() {
+                    if vmi.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(STUCK)) {
+                        continue;
+                    }
                     let name = vmi.metadata.name.clone().unwrap();
                     let key = controller_kit::ObjectKey::new(NAMESPACE, &name);
                     let wanted: Vec<_> = machines.get(&key).map(|vm| volumes(&vm)).unwrap_or_default();

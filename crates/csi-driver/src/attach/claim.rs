@@ -111,11 +111,14 @@ pub enum There {
     NoVolume,
 }
 
-/// What an uncached list of all machines has shown. Volumes of the Go driver have no annotation.
+/// Machines with the volume, without the one that is wanted. Volumes of the Go driver have no annotation, and it moves
+/// those that have one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Elsewhere {
     NotAsked,
-    /// Machines with the volume, without the one that is wanted.
+    /// By watches, which may be old.
+    Watched(Vec<String>),
+    /// By an uncached list of all machines.
     In(Vec<String>),
 }
 
@@ -128,6 +131,8 @@ pub struct Seen<'a> {
     pub unchanged_for: Duration,
     pub there: There,
     pub elsewhere: Elsewhere,
+    /// The wanted machine lacks the disk, and nothing stands in the way of it.
+    pub is_to_be_added: bool,
 }
 
 /// What to do next for an attachment.
@@ -139,6 +144,8 @@ pub enum Step {
     Claim,
     /// Read the annotation's machine afresh, then decide again.
     ReadMachine(String),
+    /// Look by watches which machines have the volume, then decide again.
+    LookAtMachines,
     /// List all machines afresh, then decide again.
     ListMachines,
     /// Write the annotation; then change the version of the former machine, so that a write that is still on its way
@@ -152,11 +159,41 @@ pub enum Step {
 
 /// What to do next so that the volume comes into the wanted machine, and into no other.
 pub fn attach(seen: &Seen<'_>) -> Step {
+    let step = by_annotation(seen);
+    if !adds(seen, &step) {
+        return step;
+    }
+    // the annotation says where processes of ours have the volume; the Go driver may have moved it since
+    match &seen.elsewhere {
+        Elsewhere::NotAsked => Step::LookAtMachines,
+        Elsewhere::Watched(machines) | Elsewhere::In(machines) if machines.is_empty() => step,
+        Elsewhere::Watched(_) => Step::ListMachines,
+        Elsewhere::In(machines) => Step::InUse { machines: machines.clone() },
+    }
+}
+
+/// Whether the step adds the disk, on the word of an annotation. One that is to be settled is put right first.
+fn adds(seen: &Seen<'_>, step: &Step) -> bool {
+    let Recorded::Claim(claim) = &seen.recorded else { return false };
+    let is_settled = match step {
+        Step::Join => claim.from.is_none(),
+        Step::Claim => claim.from.is_none() && former(claim, seen).is_none(),
+        _ => false,
+    };
+    is_settled && seen.is_to_be_added
+}
+
+/// The machine to which a write may be on its way that was begun for an annotation of before ([`Claim::from`]).
+pub fn former<'a>(claim: &'a Claim, seen: &Seen<'_>) -> Option<&'a str> {
+    (!claim.is_for(seen.wanted) && seen.there != There::NoMachine).then_some(&claim.vm)
+}
+
+fn by_annotation(seen: &Seen<'_>) -> Step {
     let is_stale = seen.unchanged_for >= STALE_AFTER;
     match &seen.recorded {
         Recorded::Unreadable if !is_stale => Step::Wait { machine: None },
         Recorded::Nothing | Recorded::Unreadable => match &seen.elsewhere {
-            Elsewhere::NotAsked => Step::ListMachines,
+            Elsewhere::NotAsked | Elsewhere::Watched(_) => Step::ListMachines,
             Elsewhere::In(machines) if machines.is_empty() => Step::Claim,
             Elsewhere::In(machines) => Step::InUse { machines: machines.clone() },
         },
@@ -251,7 +288,63 @@ mod tests {
     }
 
     fn step(recorded: Recorded, unchanged_for: Duration, there: There, elsewhere: Elsewhere) -> Step {
-        attach(&Seen { wanted: &machine("a"), recorded, unchanged_for, there, elsewhere })
+        let wanted = &machine("a");
+        attach(&Seen { wanted, recorded, unchanged_for, there, elsewhere, is_to_be_added: false })
+    }
+
+    fn elsewhere(machines: &[&str], is_fresh: bool) -> Elsewhere {
+        let machines = machines.iter().map(|&name| name.to_owned()).collect();
+        if is_fresh { Elsewhere::In(machines) } else { Elsewhere::Watched(machines) }
+    }
+
+    /// The annotation of a taker that died before it had settled with `b`.
+    fn unsettled() -> Recorded {
+        let Recorded::Claim(claim) = claim("a", Attach) else { unreachable!() };
+        Recorded::Claim(Claim { from: Some("b".to_owned()), ..claim })
+    }
+
+    // docs/contract/csi-driver.md#claims
+    #[rstest]
+    #[case::not_looked(claim("a", Attach), There::NotAsked, Elsewhere::NotAsked, Step::LookAtMachines)]
+    #[case::alone(claim("a", Attach), There::NotAsked, elsewhere(&[], false), Step::Join)]
+    #[case::an_old_watch(claim("a", Attach), There::NotAsked, elsewhere(&["b"], false), Step::ListMachines)]
+    #[case::alone_after_all(claim("a", Attach), There::NotAsked, elsewhere(&[], true), Step::Join)]
+    #[case::moved(claim("a", Attach), There::NotAsked, elsewhere(&["b"], true), in_use("b"))]
+    #[case::detached_here(claim("a", Detach), There::NoVolume, Elsewhere::NotAsked, Step::LookAtMachines)]
+    #[case::detached_here_alone(claim("a", Detach), There::NoVolume, elsewhere(&[], false), Step::Claim)]
+    #[case::detached_here_and_moved(claim("a", Detach), There::NoVolume, elsewhere(&["b"], true), in_use("b"))]
+    #[case::of_a_machine_that_is_gone(
+        claim("c", Attach),
+        There::NoMachine,
+        Elsewhere::NotAsked,
+        Step::LookAtMachines
+    )]
+    #[case::of_a_gone_machine_and_moved(claim("c", Attach), There::NoMachine, elsewhere(&["b"], true), in_use("b"))]
+    #[case::to_be_settled(unsettled(), There::NotAsked, Elsewhere::NotAsked, Step::Join)]
+    // the next turn settles, and adds
+    #[case::left_another(claim("b", Detach), There::NoVolume, Elsewhere::NotAsked, Step::Claim)]
+    #[case::nobody_knows(Recorded::Nothing, There::NotAsked, Elsewhere::NotAsked, Step::ListMachines)]
+    #[case::nobody_knows_and_a_watch_says_nowhere(Recorded::Nothing, There::NotAsked, elsewhere(&[], false), Step::ListMachines)]
+    #[case::nobody_knows_and_nowhere(Recorded::Nothing, There::NotAsked, elsewhere(&[], true), Step::Claim)]
+    fn a_disk_is_added_where_no_other_machine_has_it_and_an_old_watch_refuses_nothing(
+        #[case] recorded: Recorded,
+        #[case] there: There,
+        #[case] elsewhere: Elsewhere,
+        #[case] expected: Step,
+    ) {
+        let seen = Seen {
+            wanted: &machine("a"),
+            recorded,
+            unchanged_for: FRESH,
+            there,
+            elsewhere,
+            is_to_be_added: true,
+        };
+        assert_eq!(attach(&seen), expected);
+        if expected == Step::LookAtMachines {
+            let there_already = Seen { is_to_be_added: false, ..seen };
+            assert!(matches!(attach(&there_already), Step::Join | Step::Claim));
+        }
     }
 
     fn read(name: &str) -> Step {

@@ -153,27 +153,6 @@ impl Session<'_> {
     }
 
     async fn next(&self, machine: &str, usage: Option<&Usage>, sight: &Sight) -> Result<Next, Refusal> {
-        let next = self.decided(machine, usage, sight).await?;
-        // one that is to be settled is put right first
-        let adds = matches!(&next, Next::Write(write) if write.add && write.settle.is_none());
-        // an annotation says where our processes have the volume; the Go driver may have moved it since
-        if !adds
-            || !matches!(sight.recorded(), Recorded::Claim(_))
-            || self.machines_with_volume(Some(machine), false).await?.is_empty()
-        {
-            return Ok(next);
-        }
-        if !sight.is_fresh {
-            return Ok(Next::ReadAfresh);
-        }
-        // what a watch says may be old: it is no reason to refuse
-        match &*self.machines_with_volume(Some(machine), true).await? {
-            [] => Ok(next),
-            others => Err(self.in_use(others)),
-        }
-    }
-
-    async fn decided(&self, machine: &str, usage: Option<&Usage>, sight: &Sight) -> Result<Next, Refusal> {
         // what a watch says may be old: it is no reason to refuse
         let refuse = |why: Refusal| if sight.is_fresh { Err(why) } else { Ok(Next::ReadAfresh) };
         let host = &self.attacher.host;
@@ -226,9 +205,14 @@ impl Session<'_> {
         let mut there = There::NotAsked;
         let mut elsewhere = sight.others.clone().map_or(Elsewhere::NotAsked, Elsewhere::In);
         loop {
-            let recorded = recorded.clone();
-            let seen =
-                claim::Seen { wanted: &wanted, recorded, unchanged_for, there, elsewhere: elsewhere.clone() };
+            let seen = claim::Seen {
+                wanted: &wanted,
+                recorded: recorded.clone(),
+                unchanged_for,
+                there,
+                elsewhere: elsewhere.clone(),
+                is_to_be_added: !is_there && !must_wait,
+            };
             return match claim::attach(&seen) {
                 Step::ReadMachine(_) => {
                     let former = former.expect("the decision asks for the machine of an annotation");
@@ -236,6 +220,10 @@ impl Session<'_> {
                     // made again under its name: the volume is in the machine that is wanted, or nowhere
                     let is_former_self = former.vm == machine && vm.is_none();
                     there = if is_former_self { There::NoMachine } else { read };
+                    continue;
+                }
+                Step::LookAtMachines => {
+                    elsewhere = Elsewhere::Watched(self.machines_with_volume(Some(machine), false).await?);
                     continue;
                 }
                 Step::ListMachines => {
@@ -279,8 +267,7 @@ impl Session<'_> {
                 }
                 Step::Claim => {
                     // what is recorded of another machine may have a write on its way that adds the disk there
-                    let other = former.filter(|claim| !claim.is_for(&wanted) && there != There::NoMachine);
-                    let from = other.map(|claim| claim.vm.clone());
+                    let from = former.and_then(|it| claim::former(it, &seen)).map(str::to_owned);
                     let add = from.is_none() && !is_there && !must_wait;
                     Ok(Next::Write(Write { settle, from, add }))
                 }

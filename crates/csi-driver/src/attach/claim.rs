@@ -62,6 +62,10 @@ pub struct Claim {
     /// process that began to take over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
+    /// Another machine, to which a call of ours added the disk while a driver that ignores annotations brought it to
+    /// `vm`. Nobody was told that it is there, so whoever reads this takes it out, also after the death of that call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaving: Option<String>,
     /// How the volume is used in the machine; absent for a detachment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
@@ -77,12 +81,18 @@ pub struct Usage {
 }
 
 impl Claim {
+    pub fn new(machine: Machine, operation: Operation) -> Self {
+        let Machine { name: vm, uid: vm_uid } = machine;
+        Self { vm, vm_uid, operation, holder: String::new(), from: None, leaving: None, usage: None }
+    }
+
     /// Reads the annotation. `None` for what no process of ours writes.
     pub fn parse(text: &str) -> Option<Self> {
         let claim: Self = (text.len() <= LONGEST).then(|| serde_json::from_str(text).ok()).flatten()?;
         // they become parts of paths
         let is_name = |name: &str| HostName::from_handle(name).is_some();
-        (is_name(&claim.vm) && claim.from.as_deref().is_none_or(is_name)).then_some(claim)
+        let others = [&claim.from, &claim.leaving];
+        (is_name(&claim.vm) && others.into_iter().flatten().all(|name| is_name(name))).then_some(claim)
     }
 
     pub(super) fn is_for(&self, machine: &Machine) -> bool {
@@ -97,6 +107,19 @@ pub enum Recorded {
     Claim(Claim),
     /// Somebody else's text, or that of a later version.
     Unreadable,
+}
+
+impl Recorded {
+    /// The claim with the machine that the disk is to leave, whoever wants it where ([`Claim::leaving`]).
+    pub fn leaving(&self) -> Option<(&Claim, &str)> {
+        let Self::Claim(claim) = self else { return None };
+        let leaving = claim.leaving.as_deref().filter(|name| *name != claim.vm)?;
+        Some((claim, leaving))
+    }
+
+    pub fn is_leaving(&self, machine: &str) -> bool {
+        self.leaving().is_some_and(|(_, leaving)| leaving == machine)
+    }
 }
 
 /// What an uncached read of the annotation's machine has shown.
@@ -276,15 +299,7 @@ mod tests {
     }
 
     fn claim(name: &str, operation: Operation) -> Recorded {
-        let Machine { name, uid } = machine(name);
-        Recorded::Claim(Claim {
-            vm: name,
-            vm_uid: uid,
-            operation,
-            holder: "pod-1".to_owned(),
-            from: None,
-            usage: None,
-        })
+        Recorded::Claim(Claim { holder: "pod-1".to_owned(), ..Claim::new(machine(name), operation) })
     }
 
     fn step(recorded: Recorded, unchanged_for: Duration, there: There, elsewhere: Elsewhere) -> Step {
@@ -451,6 +466,7 @@ mod tests {
     #[case::no_name(r#"{"vm":"","vmUid":"u","op":"attach"}"#)]
     #[case::a_path(r#"{"vm":"../a","vmUid":"u","op":"attach"}"#)]
     #[case::no_name_of_another(r#"{"vm":"a","vmUid":"u","op":"attach","from":"a b"}"#)]
+    #[case::no_name_of_one_that_leaves(r#"{"vm":"a","vmUid":"u","op":"attach","leaving":"/b"}"#)]
     #[case(format!(r#"{{"vm":"{}","vmUid":"u","op":"attach"}}"#, "x".repeat(3000)))]
     fn what_no_process_of_ours_writes_is_no_claim(#[case] text: impl AsRef<str>) {
         assert_eq!(Claim::parse(text.as_ref()), None);

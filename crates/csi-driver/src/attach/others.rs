@@ -1,6 +1,7 @@
 //! Drivers that ignore the annotation, as the Go driver does, may bring the volume into another machine at the same moment
 //! (docs/contract/csi-driver.md#claims). No call answers then that the volume is attached. A disk that this call added is
-//! in use by nobody yet: it goes, and the annotation says where the volume is.
+//! in use by nobody yet: it goes, and the annotation says where the volume is. It says too what is to go, until it has: a
+//! process may die between the two writes.
 
 use super::{
     claim::{Claim, Machine, Operation, Recorded},
@@ -31,18 +32,14 @@ enum Truth {
     Unknown,
 }
 
-/// The annotation that is true once the disk has left `machine` for `other`.
+/// The annotation that is true while the disk leaves `machine`, since it is in `other`.
 fn truth(machine: &Machine, recorded: &Recorded, other: Option<Machine>) -> Truth {
     match recorded {
         Recorded::Claim(claim) if claim.is_for(machine) && claim.operation == Operation::Attach => {
             match other {
-                Some(Machine { name, uid }) => Truth::Is(Claim {
-                    vm: name,
-                    vm_uid: uid,
-                    operation: Operation::Attach,
-                    holder: String::new(),
-                    from: None,
-                    usage: None,
+                Some(other) => Truth::Is(Claim {
+                    leaving: Some(machine.name.clone()),
+                    ..Claim::new(other, Operation::Attach)
                 }),
                 None => Truth::Unknown,
             }
@@ -63,16 +60,25 @@ impl Session<'_> {
         if others.is_empty() {
             return Ok(());
         }
-        let mut why = self.in_use(&others);
         if added != Added::No
-            && let Err(stays) = self.give_way(machine, &others[0]).await
+            && let Err(why) = self.give_way(machine, &others[0]).await
         {
-            // the attacher must not take the volume for detached
-            let message =
-                format!("{}; it could not be taken out of this machine again: {stays}", why.message);
-            why = Refusal::aborted(message);
+            return Err(self.stays(machine, &others, &why));
         }
-        Err(why)
+        Err(self.in_use(&others))
+    }
+
+    /// The attacher must not take the volume for detached.
+    fn stays(&self, machine: &str, others: &[String], why: &Refusal) -> Refusal {
+        let machine = self.attacher.host.machine_name(machine);
+        let elsewhere = self.in_use(others).message;
+        Refusal::aborted(format!("{elsewhere}; it could not be taken out of {machine} again: {why}"))
+    }
+
+    /// Takes back what another call was to take back, and did not.
+    pub(super) async fn finish(&self, claim: &Claim, leaving: &str) -> Result<(), Refusal> {
+        let done = self.take_back(leaving, true).await;
+        done.map_err(|why| self.stays(leaving, std::slice::from_ref(&claim.vm), &why))
     }
 
     /// Other machines with the volume, as far as it is known without a request, unless `is_sure`.
@@ -88,43 +94,69 @@ impl Session<'_> {
     }
 
     /// Takes the disk that this call added out of the machine. The annotation comes first: after it no process of ours
-    /// adds the disk here again.
+    /// adds the disk here again, and each takes it out.
     async fn give_way(&self, machine: &str, other: &str) -> Result<(), Refusal> {
-        let _turn = self.attacher.turns.of(machine).await;
-        let (mut tries, mut refused, mut has_changed_way) = (0, None, false);
-        loop {
+        let mut tries = 0;
+        let is_marked = loop {
             let (sight, other) = tokio::try_join!(self.see(machine, true), self.read_machine(other))?;
             let Some(vm) = &sight.vm else { return Ok(()) };
-            if let Some((version, why)) = refused.take()
-                && plug::version(vm) == version
-            {
-                return Err(why);
-            }
-            tries = self.again(tries, machine)?;
             let this = Machine { name: machine.to_owned(), uid: vm.metadata.uid.clone().unwrap_or_default() };
             let other = other.map(|other| Machine {
                 name: other.metadata.name.clone().unwrap_or_default(),
                 uid: other.metadata.uid.clone().unwrap_or_default(),
             });
-            if let Some(claim) = &sight.claim {
-                let written = match truth(&this, &sight.recorded(), other) {
-                    Truth::Kept => true,
-                    Truth::Is(truth) => self.write_claim(claim, Some(truth)).await?.is_some(),
-                    Truth::Unknown => self.write_claim(claim, None).await?.is_some(),
-                };
-                if !written {
-                    continue;
+            let Some(claim) = &sight.claim else { break false };
+            let recorded = sight.recorded();
+            if recorded.is_leaving(machine) {
+                break true;
+            }
+            let (truth, is_marked) = match truth(&this, &recorded, other) {
+                Truth::Kept => break false,
+                Truth::Is(truth) => (Some(truth), true),
+                Truth::Unknown => (None, false),
+            };
+            if self.write_claim(claim, truth).await?.is_some() {
+                break is_marked;
+            }
+            tries = self.again(tries, machine)?;
+        };
+        self.take_back(machine, is_marked).await
+    }
+
+    /// Takes a disk that nobody was told of out of the machine, and its mark out of the annotation. Where it is marked,
+    /// somebody else may have done it already.
+    async fn take_back(&self, machine: &str, is_marked: bool) -> Result<(), Refusal> {
+        let _turn = self.attacher.turns.of(machine).await;
+        let (mut tries, mut refused, mut has_changed_way) = (0, None, false);
+        loop {
+            let sight = self.see(machine, true).await?;
+            let recorded = sight.recorded();
+            if is_marked && !recorded.is_leaving(machine) {
+                return Ok(());
+            }
+            if let (Some(vm), Some((version, why))) = (&sight.vm, refused.take())
+                && plug::version(vm) == version
+            {
+                return Err(why);
+            }
+            tries = self.again(tries, machine)?;
+            let disk = hotplug::disk(sight.vm.as_deref(), sight.vmi.as_deref(), self.volume.as_str());
+            let has_it = matches!(disk, Disk::Ready | Disk::InTemplate | Disk::Adding(_));
+            if let Some(vm) = sight.vm.as_deref().filter(|_| has_it) {
+                match self.attacher.plug.remove(vm, self.volume.as_str()).await? {
+                    Written::Done(_) if !is_marked => return Ok(()),
+                    Written::Done(_) => {}
+                    Written::Refused { version, why } => refused = Some((version, why)),
+                    Written::OtherWay(why) if has_changed_way => return Err(why),
+                    Written::OtherWay(_) => has_changed_way = true,
                 }
+                continue;
             }
-            match hotplug::disk(Some(vm), sight.vmi.as_deref(), self.volume.as_str()) {
-                Disk::Ready | Disk::InTemplate | Disk::Adding(_) => {}
-                Disk::Absent | Disk::Removing(_) | Disk::Fixed(_) => return Ok(()),
-            }
-            match self.attacher.plug.remove(vm, self.volume.as_str()).await? {
-                Written::Done(_) => return Ok(()),
-                Written::Refused { version, why } => refused = Some((version, why)),
-                Written::OtherWay(why) if has_changed_way => return Err(why),
-                Written::OtherWay(_) => has_changed_way = true,
+            let (true, Some(on), Recorded::Claim(claim)) = (is_marked, &sight.claim, recorded) else {
+                return Ok(());
+            };
+            if self.write_claim(on, Some(Claim { leaving: None, ..claim })).await?.is_some() {
+                return Ok(());
             }
         }
     }
@@ -142,12 +174,15 @@ mod tests {
     }
 
     fn claim(name: &str, operation: Operation) -> Claim {
-        let Machine { name: vm, uid: vm_uid } = machine(name);
-        Claim { vm, vm_uid, operation, holder: String::new(), from: None, usage: None }
+        Claim::new(machine(name), operation)
+    }
+
+    fn leaving_a(name: &str) -> Claim {
+        Claim { leaving: Some("a".to_owned()), ..claim(name, Attach) }
     }
 
     #[rstest]
-    #[case::ours(Recorded::Claim(claim("a", Attach)), Some("b"), Truth::Is(claim("b", Attach)))]
+    #[case::ours(Recorded::Claim(claim("a", Attach)), Some("b"), Truth::Is(leaving_a("b")))]
     #[case::ours_and_the_other_is_gone(Recorded::Claim(claim("a", Attach)), None, Truth::Unknown)]
     #[case::somebody_detaches_here(Recorded::Claim(claim("a", Detach)), Some("b"), Truth::Kept)]
     #[case::somebody_wrote_the_other(Recorded::Claim(claim("b", Attach)), Some("b"), Truth::Kept)]

@@ -71,6 +71,12 @@ impl Session<'_> {
             changes.borrow_and_update();
             let turn = self.attacher.turns.of(machine).await;
             let sight = self.see(machine, is_fresh).await?;
+            if let Some((claim, leaving)) = sight.recorded().leaving() {
+                drop(turn);
+                self.finish(claim, leaving).await?;
+                is_fresh = true;
+                continue;
+            }
             if let (Some(vm), Some((version, why))) = (&sight.vm, refused.take())
                 && plug::version(vm) == version
             {
@@ -357,14 +363,9 @@ impl Session<'_> {
             Recorded::Claim(claim) if claim.vm_uid == vm_uid => claim.usage,
             _ => None,
         };
-        let ours = Claim {
-            vm: machine.to_owned(),
-            vm_uid,
-            operation: Operation::Attach,
-            holder: String::new(),
-            from: write.from.clone(),
-            usage: usage.cloned().or(known),
-        };
+        let this = Machine { name: machine.to_owned(), uid: vm_uid };
+        let (from, usage) = (write.from.clone(), usage.cloned().or(known));
+        let ours = Claim { from, usage, ..Claim::new(this, Operation::Attach) };
         if self.write_claim(claim, Some(ours)).await?.is_none() || !write.add {
             return Ok(Wrote::Again);
         }
@@ -392,14 +393,8 @@ impl Session<'_> {
         let (vm, vmi) = tokio::try_join!(self.read_machine(from), self.read_instance(from))?;
         let Some(vm) = vm else { return Ok(Settled::Yes) };
         if from != wanted && hotplug::disk(Some(&vm), vmi.as_deref(), self.volume.as_str()) != Disk::Absent {
-            return Ok(Settled::HasVolume(Claim {
-                vm: from.to_owned(),
-                vm_uid: vm.metadata.uid.clone().unwrap_or_default(),
-                operation: Operation::Attach,
-                holder: String::new(),
-                from: None,
-                usage: None,
-            }));
+            let former = Machine { name: from.to_owned(), uid: vm.metadata.uid.clone().unwrap_or_default() };
+            return Ok(Settled::HasVolume(Claim::new(former, Operation::Attach)));
         }
         match self.attacher.plug.fence(&vm, &self.attacher.next_holder()).await? {
             Written::Done(_) => Ok(Settled::Yes),

@@ -49,11 +49,22 @@ impl Session<'_> {
         let mut changes = self.call.changes();
         let (mut is_fresh, mut tries, mut has_changed_way, mut was_watched) = (false, 0, false, false);
         let mut refused: Option<(String, Refusal)> = None;
-        let (mut own, mut following) = (Own::default(), Following::default());
+        let (mut own, mut following, mut has_finished) = (Own::default(), Following::default(), false);
         loop {
             changes.borrow_and_update();
             let turn = self.attacher.turns.of(machine).await;
             let sight = self.see(machine, is_fresh).await?;
+            if let Some((claim, leaving)) = sight.recorded().leaving()
+                && !std::mem::replace(&mut has_finished, true)
+            {
+                drop(turn);
+                if let Err(why) = self.finish(claim, leaving).await {
+                    // a machine that does not let the disk go keeps it in no other
+                    tracing::warn!("{why}");
+                }
+                is_fresh = true;
+                continue;
+            }
             if own.has_left && sight.is_attached() {
                 // another detachment was faster, and somebody has attached the volume since
                 return Ok(());
@@ -181,14 +192,8 @@ impl Session<'_> {
                 Ok(Removed::At(Instant::now() + JOINED_FOR.saturating_sub(unchanged_for)))
             }
             Removal::Join | Removal::Claim => {
-                let ours = Claim {
-                    vm: this.name,
-                    vm_uid: this.uid,
-                    operation: Operation::Detach,
-                    holder: String::new(),
-                    from: former.and_then(|claim| claim.from.clone()),
-                    usage: None,
-                };
+                let from = former.and_then(|claim| claim.from.clone());
+                let ours = Claim { from, ..Claim::new(this, Operation::Detach) };
                 let Some(claim) = self.write_claim(claim, Some(ours)).await? else {
                     return Ok(Removed::Again);
                 };

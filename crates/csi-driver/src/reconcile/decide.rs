@@ -11,6 +11,7 @@
 //! wants a            in b, which wants it too  any             tell a
 //! wants a and b      in both                   any             tell both: neither is provably wrong
 //! leaves a           in a                      any             take it out of a
+//! any                in a and b                b, leaving a    take it out of a: a call was cut that had added it there
 //! leaves a           nowhere                   any             wake the attacher
 //! ```
 //! The attacher's own call comes first ([`GRACE`]). Nothing here writes around [`crate::attach::claim`].
@@ -142,6 +143,10 @@ pub enum Blocked {
 
 /// What is to be done; nothing where all is well.
 pub fn decide(seen: &Seen) -> Vec<Step> {
+    if let Some(place) = seen.left_behind() {
+        let attachments = seen.attachments.iter().map(|one| one.name.clone()).collect();
+        return vec![seen.in_time(Step::Detach { attachments, machine: place.name.clone() })];
+    }
     let mut steps = Vec::new();
     let wanted: Vec<_> = seen.attachments.iter().filter(|one| !one.is_leaving).collect();
     let wanting: Vec<_> = wanted.iter().map(|one| one.name.clone()).collect();
@@ -182,6 +187,7 @@ pub fn is_void(step: &Step, seen: &Seen) -> bool {
     };
     match step {
         Step::Attach { machine, .. } => !wants(machine),
+        Step::Detach { machine, .. } if seen.recorded.is_leaving(machine) => false,
         Step::Detach { machine, .. } => wants(machine),
         _ => false,
     }
@@ -190,6 +196,12 @@ pub fn is_void(step: &Step, seen: &Seen) -> bool {
 impl Seen {
     pub fn place(&self, machine: &str) -> Option<&Place> {
         self.places.iter().find(|place| place.name == machine)
+    }
+
+    /// The machine that has the volume yet though the annotation says that it is to leave, whoever wants it where.
+    fn left_behind(&self) -> Option<&Place> {
+        let place = self.place(self.recorded.leaving()?.1)?;
+        matches!(place.disk, Disk::InTemplate | Disk::Adding(_) | Disk::Ready).then_some(place)
     }
 
     /// The running machine that a step takes the volume from, if no VolumeAttachment names it.

@@ -147,6 +147,25 @@ async fn an_attachment_whose_volume_is_gone_is_let_go_without_the_attachers_paus
     assert!(bed.attachments().get_opt("va-b").await.unwrap().is_none());
 }
 
+/// Its call was killed, and the attacher pauses.
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_was_to_give_way_to_another_driver_leaves_within_seconds() {
+    let bed = bed().await;
+    for machine in ["a", "b"] {
+        bed.go_driver_adds(machine).await;
+    }
+    bed.wants("a", false).await;
+    bed.wants("b", true).await;
+    let mut text: serde_json::Value =
+        serde_json::from_str(&bed.claim_text("b", None, "attach").await).unwrap();
+    text["leaving"] = "a".into();
+    bed.annotate(&text.to_string()).await;
+    let _reconciler = bed.start_reconciler("healer");
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(bed.with_volume().await, ["b"]);
+    assert_eq!(bed.annotation().await.unwrap().get("leaving"), None);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_volume_is_healed_while_twenty_others_hang() {
     let bed = bed().await;

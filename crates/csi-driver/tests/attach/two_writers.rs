@@ -5,7 +5,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 use csi_driver::attach::Options;
 use rstest::rstest;
 use sim_apiserver::faults::{Answer, Rule};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tonic::Code;
 
 use super::host::{Bed, Fate, Process};
@@ -56,6 +56,69 @@ async fn a_disk_that_another_driver_brings_elsewhere_meanwhile_stays_there_alone
     assert_eq!(bed.with_volume().await, ["a"]);
 }
 
+/// Cut after the annotation that says so, or after the disk has left.
+#[rstest]
+#[tokio::test(start_paused = true)]
+async fn what_a_killed_call_was_to_take_back_the_next_call_takes_back(
+    #[values(4, 5)] nth: usize,
+    #[values((true, "a"), (true, "b"), (false, "a"), (false, "b"))] next: (bool, &str),
+) {
+    let bed = Bed::new().await;
+    let killed = Process::with(&bed, "p1", Some((nth, Fate::DiesBefore)), Options::new("p1"));
+    bed.works.store(false, Ordering::Relaxed);
+    let call = timeout(Duration::from_secs(30), killed.publish("a"));
+    let (answer, ()) = tokio::join!(call, bed.meanwhile_in_b());
+    assert!(answer.is_err(), "it was not killed");
+    let has_left = nth == 5;
+    assert_eq!(bed.with_volume().await.len(), if has_left { 1 } else { 2 });
+    assert_eq!(bed.annotation().await.unwrap()["leaving"], "a");
+    let driver = Process::new(&bed, "p2");
+    match next {
+        (true, "a") => {
+            let refusal = driver.publish("a").await.unwrap_err();
+            assert_eq!(refusal.code, Code::FailedPrecondition, "{refusal}");
+            assert!(refusal.message.contains("VirtualMachine shop/b"), "{refusal}");
+        }
+        (true, machine) => driver.publish(machine).await.unwrap(),
+        (false, machine) => driver.unpublish(machine).await.unwrap(),
+    }
+    let annotation = bed.annotation().await;
+    if next == (false, "b") {
+        assert_eq!((bed.with_volume().await, annotation), (vec![], None));
+    } else {
+        let annotation = annotation.unwrap();
+        assert_eq!((bed.with_volume().await, annotation["vm"].as_str()), (vec!["b".to_owned()], Some("b")));
+        assert_eq!(annotation.get("leaving"), None);
+    }
+}
+
+/// `p2` sees the volume in `b` for ten more seconds, and joins an attachment whose process died before it had added the disk.
+#[tokio::test(start_paused = true)]
+async fn an_old_watch_refuses_no_attachment() {
+    let bed = Bed::new().await;
+    let (other, driver) = (Process::new(&bed, "p1"), Process::new(&bed, "p2"));
+    other.publish("b").await.unwrap();
+    driver.unpublish("a").await.unwrap();
+    sleep(Duration::from_secs(3)).await;
+    for resource in ["virtualmachines", "virtualmachineinstances"] {
+        bed.server.faults().add(Rule {
+            user: Some("p2".to_owned()),
+            verb: Some("watch".to_owned()),
+            resource: Some(resource.to_owned()),
+            ..Rule::new(Answer::Delay(Duration::from_secs(10)))
+        });
+    }
+    bed.server.faults().close_watches();
+    sleep(Duration::from_secs(1)).await;
+    other.unpublish("b").await.unwrap();
+    bed.annotate(&bed.claim_text("a", None, "attach").await).await;
+    sleep(Duration::from_secs(1)).await;
+    bed.server.audit().clear();
+    driver.publish("a").await.unwrap();
+    assert_eq!(bed.with_volume().await, ["a"]);
+    assert!(bed.requests("p2").contains(&"list virtualmachines".to_owned()), "it was no old watch");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_disk_that_cannot_be_taken_back_is_never_called_attached() {
     let bed = Bed::new().await;
@@ -70,7 +133,10 @@ async fn a_disk_that_cannot_be_taken_back_is_never_called_attached() {
     let refusal = answer.unwrap_err();
     assert_eq!(refusal.code, Code::Aborted, "{refusal}");
     assert!(refusal.message.contains("VirtualMachine shop/b on the host: it is in one machine"), "{refusal}");
-    assert!(refusal.message.contains("could not be taken out of this machine again"), "{refusal}");
+    assert!(
+        refusal.message.contains("could not be taken out of VirtualMachine shop/a on the host again"),
+        "{refusal}"
+    );
     for process in [&driver, &Process::new(&bed, "p2")] {
         assert_eq!(bed.annotation().await.unwrap()["vm"], "b");
         let refusal = process.publish("a").await.unwrap_err();

@@ -51,15 +51,12 @@ fn places(text: &str) -> Vec<Place> {
 }
 
 fn recorded(text: &str) -> Recorded {
+    let (text, leaving) =
+        text.split_once(", leaving ").map_or((text, None), |(text, name)| (text, Some(name)));
     let Some((machine, operation)) = text.split_once(' ') else { return Recorded::Nothing };
-    Recorded::Claim(Claim {
-        vm: machine.to_owned(),
-        vm_uid: format!("uid-{machine}"),
-        operation: if operation == "attach" { Operation::Attach } else { Operation::Detach },
-        holder: String::new(),
-        from: None,
-        usage: None,
-    })
+    let operation = if operation == "attach" { Operation::Attach } else { Operation::Detach };
+    let machine = Machine { name: machine.to_owned(), uid: format!("uid-{machine}") };
+    Recorded::Claim(Claim { leaving: leaving.map(str::to_owned), ..Claim::new(machine, operation) })
 }
 
 fn seen(wanted: &str, has: &str, claim: &str, seconds: u64) -> Seen {
@@ -127,6 +124,11 @@ fn words(steps: &[Step]) -> String {
 #[case::two_and_one_is_wrong("+a!", "a:ready b:ready", "a attach", 2, "detach b")]
 #[case::moves("-b! +a", "a:absent b:ready", "b attach", 2, "detach b")]
 #[case::has_moved("-b! +a", "a:absent b:absent", "", 2, "nudge va-b, attach a")]
+// a call was cut that gave way to another driver
+#[case::given_way("+a +b!", "a:ready b:ready", "b attach, leaving a", 2, "detach a")]
+#[case::given_way_and_both_say_so("+a! +b!", "a:ready b:ready", "b attach, leaving a", 2, "detach a")]
+#[case::given_way_on_its_way("-a", "a:adding b:ready", "b attach, leaving a", 2, "detach a")]
+#[case::given_way_and_gone("+a +b!", "a:absent b:ready", "b attach, leaving a", 8, "tell va-a InUse")]
 // people have to do something
 #[case::two_and_none_is_wrong("+a! +b!", "a:ready b:ready", "a attach", 8, "tell va-a+va-b InTwoMachines")]
 #[case::in_use("+a! +b", "a:ready b:absent", "a attach", 8, "tell va-b InUse")]
@@ -163,6 +165,12 @@ fn a_volume_that_is_no_more_comes_into_no_machine(#[case] claim: There, #[case] 
 fn what_the_reconciler_has_begun_waits_for_nobody() {
     let seen = Seen { is_ours: true, ..seen("+a", "a:ready", "a attach", 0) };
     assert_eq!(words(&decide(&seen)), "nudge va-a");
+}
+
+#[test]
+fn a_disk_that_gives_way_leaves_though_its_machine_wants_it() {
+    let seen = seen("+a +b!", "a:ready b:ready", "b attach, leaving a", 2);
+    assert!(decide(&seen).iter().all(|step| !is_void(step, &seen)));
 }
 
 #[rstest]

@@ -86,7 +86,7 @@ impl Session<'_> {
         if is_sure || self.call.machines().await.is_some() {
             return self.machines_with_volume(Some(machine), is_sure).await;
         }
-        // the first call of a process watches the instances alone
+        // the role may grant no list of machines
         match self.call.instances().await {
             Some(_) => self.with_volume([], Some(machine), false).await,
             None => Ok(vec![]),

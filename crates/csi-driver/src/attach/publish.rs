@@ -169,7 +169,7 @@ impl Session<'_> {
             let name = host.claim_name(self.volume);
             return refuse(Refusal::precondition(format!("{name} is being deleted: wait for a new volume")));
         }
-        if let Err(why) = host.check_owner(claim).await {
+        if let Err(why) = self.check_owner(claim).await {
             return refuse(why);
         }
         let Some(vm) = &sight.vm else {
@@ -208,8 +208,7 @@ impl Session<'_> {
                 Err(why) => refuse(why),
             };
         }
-        let mut there = There::NotAsked;
-        let mut elsewhere = sight.others.clone().map_or(Elsewhere::NotAsked, Elsewhere::In);
+        let (mut there, mut elsewhere) = (There::NotAsked, Elsewhere::NotAsked);
         loop {
             let seen = claim::Seen {
                 wanted: &wanted,

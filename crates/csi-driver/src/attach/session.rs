@@ -45,8 +45,6 @@ pub(super) struct Sight {
     pub(super) claim: Option<Arc<PersistentVolumeClaim>>,
     pub(super) vm: Option<Arc<VirtualMachine>>,
     pub(super) vmi: Option<Arc<VirtualMachineInstance>>,
-    /// Other machines with the volume, where they were read on the way.
-    pub(super) others: Option<Vec<String>>,
     /// No watch had a part in it. What a watch says may be old: by it the driver writes, since a write names the
     /// version that it is for, and it answers after it has read afresh.
     pub(super) is_fresh: bool,
@@ -111,7 +109,7 @@ impl<'a> Session<'a> {
         if is_fresh {
             let (claim, vm, vmi) =
                 tokio::try_join!(self.read_claim(), self.read_machine(machine), self.read_instance(machine))?;
-            return Ok(Sight { claim, vm, vmi, others: None, is_fresh });
+            return Ok(Sight { claim, vm, vmi, is_fresh });
         }
         let (watched, instances) = tokio::join!(self.watched_claim(), self.call.instances());
         let claim = match watched {
@@ -122,21 +120,24 @@ impl<'a> Session<'a> {
             Some(instances) => instances.get(&self.call.key(machine)),
             None => self.read_instance(machine).await?,
         };
-        let mut sight = Sight { claim, vm: None, vmi, others: None, is_fresh };
-        let machines = self.call.machines().await;
-        let watched = machines.as_ref().and_then(|machines| machines.get(&self.call.key(machine)));
-        match (watched, machines) {
-            (Some(vm), _) => sight.vm = Some(vm),
-            // the list is needed for a volume without annotation, and the machine is in it
-            (None, None) if sight.claim.is_some() && sight.recorded() == Recorded::Nothing => {
-                let all = self.list_machines().await?;
-                sight.others = Some(self.with_volume(&all, Some(machine), false).await?);
-                sight.vm =
-                    all.into_iter().find(|vm| vm.metadata.name.as_deref() == Some(machine)).map(Arc::new);
-            }
-            (None, _) => sight.vm = self.read_machine(machine).await?,
+        // a machine that a watch does not show may be new
+        let watched = self.call.machines().await.and_then(|machines| machines.get(&self.call.key(machine)));
+        let vm = match watched {
+            Some(vm) => Some(vm),
+            None => self.read_machine(machine).await?,
+        };
+        Ok(Sight { claim, vm, vmi, is_fresh })
+    }
+
+    /// Refuses another cluster's claim. Our own one is known by the label of our machine, which is mostly watched.
+    pub(super) async fn check_owner(&self, claim: &PersistentVolumeClaim) -> Result<(), Refusal> {
+        let host = &self.attacher.host;
+        if let (Some(own), Some(machines)) = (host.own_machine(), self.call.machines().await)
+            && let Some(vm) = machines.get(&self.call.key(&own))
+        {
+            host.note_own(&vm);
         }
-        Ok(sight)
+        host.check_owner(claim).await
     }
 
     pub(super) async fn watched_claim(&self) -> Option<Arc<PersistentVolumeClaim>> {

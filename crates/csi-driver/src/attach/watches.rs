@@ -2,8 +2,9 @@
 //! from the first call until ten minutes after the last one.
 //!
 //! The controller service runs in every pod of the DaemonSet, and only that beside the leading sidecars is called; the
-//! others watch nothing. A first call waits for the instances alone, whose changes it needs to know of. What it needs of
-//! the other kinds it reads by itself, and their watches begin when it has ended, or with the next call.
+//! others watch nothing. A first call waits for machines and instances, whose changes it needs to know of: their first
+//! lists are as fresh as any that it could ask for. Its claim it reads by itself, and the watch of all claims begins when
+//! it has ended, or with the next call.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard},
@@ -58,8 +59,9 @@ struct State {
 
 struct Running {
     tasks: TaskGroup,
+    machines: Cache<VirtualMachine>,
     instances: Cache<VirtualMachineInstance>,
-    rest: Option<(Cache<VirtualMachine>, Cache<PersistentVolumeClaim>)>,
+    claims: Option<Cache<PersistentVolumeClaim>>,
 }
 
 /// A call under way. The watches last while there is one.
@@ -83,11 +85,13 @@ impl Watches {
         match &mut state.running {
             Some(running) => self.complete(running),
             None => {
-                let tasks = self.0.tasks.child();
+                let (host, tasks) = (&self.0.host, self.0.tasks.child());
+                let machines = Cache::start_trimmed(&tasks, host.machines(), config(), hotplug::trim_machine);
                 let instances =
-                    Cache::start_trimmed(&tasks, self.0.host.instances(), config(), hotplug::trim_instance);
+                    Cache::start_trimmed(&tasks, host.instances(), config(), hotplug::trim_instance);
+                self.tell_changes(&machines);
                 self.tell_changes(&instances);
-                state.running = Some(Running { tasks, instances, rest: None });
+                state.running = Some(Running { tasks, machines, instances, claims: None });
                 let watches = self.clone();
                 self.0.tasks.spawn_until_stop(async move { watches.end_when_unused().await });
             }
@@ -101,13 +105,10 @@ impl Watches {
     }
 
     fn complete(&self, running: &mut Running) {
-        if running.rest.is_none() {
-            let (host, tasks) = (&self.0.host, &running.tasks);
-            let machines = Cache::start_trimmed(tasks, host.machines(), config(), hotplug::trim_machine);
-            let claims = Cache::start_trimmed(tasks, host.claims(), config(), trim_claim);
-            self.tell_changes(&machines);
+        if running.claims.is_none() {
+            let claims = Cache::start_trimmed(&running.tasks, self.0.host.claims(), config(), trim_claim);
             self.tell_changes(&claims);
-            running.rest = Some((machines, claims));
+            running.claims = Some(claims);
         }
     }
 
@@ -164,19 +165,19 @@ impl Call {
         working(instances).await
     }
 
-    /// The machines, where they are watched and the watch works.
+    /// The machines, where their watch works.
     pub async fn machines(&self) -> Option<Cache<VirtualMachine>> {
-        let machines = self.0.state().running.as_ref()?.rest.as_ref()?.0.clone();
+        let machines = self.0.state().running.as_ref()?.machines.clone();
         working(machines).await
     }
 
     /// The claims, where they are watched and the watch works.
     pub async fn claims(&self) -> Option<Cache<PersistentVolumeClaim>> {
-        let claims = self.0.state().running.as_ref()?.rest.as_ref()?.1.clone();
+        let claims = self.0.state().running.as_ref()?.claims.clone()?;
         working(claims).await
     }
 
-    /// Begins the watches that the next call will need.
+    /// Begins the watch that the next call will need.
     pub fn complete(&self) {
         if let Some(running) = &mut self.0.state().running {
             self.0.complete(running);

@@ -11,7 +11,10 @@ use std::{
     time::Duration,
 };
 
-use harvester_api::labels::{self, GUEST_CLUSTER};
+use harvester_api::{
+    VirtualMachine,
+    labels::{self, GUEST_CLUSTER},
+};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{ResourceExt, api::ListParams};
 use tokio::{sync::watch, time::Instant};
@@ -93,8 +96,14 @@ impl Host {
     }
 
     /// `None` where nothing says which machine this is, so that nothing says whose volumes are ours.
-    fn own_machine(&self) -> Option<String> {
+    pub(crate) fn own_machine(&self) -> Option<String> {
         self.owner.machine.as_ref().and_then(|machine| machine.borrow().clone())
+    }
+
+    /// Our machine, as somebody has it anyway, says which cluster is ours.
+    pub(crate) fn note_own(&self, vm: &VirtualMachine) {
+        let name = vm.labels().get(GUEST_CLUSTER).filter(|name| !name.is_empty());
+        self.known().cluster = name.cloned();
     }
 
     /// The name of our cluster. `None` where the machine has no label, or is not on this host: then nothing says it.

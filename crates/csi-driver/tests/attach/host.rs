@@ -338,6 +338,7 @@ impl Process {
         });
         let tasks = TaskGroup::new();
         let host = Host::new(Client::new(service, NAMESPACE), NAMESPACE);
+        let host = host.for_cluster_of(tokio::sync::watch::channel(Some("a".to_owned())).1);
         Self { attacher: Attacher::new(host, &tasks, options), tasks }
     }
 

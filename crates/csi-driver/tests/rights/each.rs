@@ -69,7 +69,7 @@ fn calls(verb: &str, resource: &str) -> &'static [Call] {
         ("delete", "persistentvolumeclaims") => &[Call::Delete, Call::DeleteExport, Call::DeleteRestored],
         ("get", "virtualmachines" | "virtualmachineinstances") => &[Call::UnpublishExport],
         ("list", "virtualmachines") => {
-            &[Call::DeleteRestored, Call::Publish, Call::UnpublishExport, Call::Expand, Call::Get, Call::List]
+            &[Call::DeleteRestored, Call::Publish, Call::Expand, Call::Get, Call::List]
         }
         ("list", "virtualmachineinstances") => &[Call::DeleteRestored, Call::Publish],
         // one that is not seen may be on

@@ -1,7 +1,10 @@
 use rstest::rstest;
 
 use super::*;
-use crate::attach::{claim::Claim, hotplug::Progress};
+use crate::attach::{
+    claim::{Claim, Machine},
+    hotplug::Progress,
+};
 
 /// `+a` wants a, `-a` leaves a, `+a!` has it by its status.
 fn attachments(text: &str) -> Vec<Attachment> {

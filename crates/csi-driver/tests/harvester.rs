@@ -6,6 +6,7 @@
 mod harvester {
     mod bed;
     mod exports;
+    mod guest;
     mod process;
     mod replay;
     mod round;

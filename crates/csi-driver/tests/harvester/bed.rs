@@ -24,6 +24,8 @@ use tokio::time::{Instant, sleep};
 pub(crate) const NAMESPACE: &str = "shop";
 pub(crate) const VOLUME: &str = "pvc-1";
 pub(crate) const MACHINES: [&str; 2] = ["a", "b"];
+/// A version of Harvester whose machines get disks by subresources alone.
+pub(crate) const OLD: &str = "v1.7.1";
 
 /// One state of one object, of those that say where a volume is.
 #[derive(Clone, Debug)]
@@ -41,6 +43,8 @@ pub(crate) struct Bed {
     pub(crate) admin: Client,
     pub(crate) tasks: TaskGroup,
     pub(crate) states: Arc<Mutex<Vec<State>>>,
+    /// The role of CSI drivers grants to patch machines, as it does from Harvester 1.8 on.
+    pub(crate) may_patch: bool,
     guest: ApiServer,
 }
 
@@ -53,7 +57,7 @@ impl Bed {
             .history(50_000)
             .seed(1)
             .build();
-        let guest = ApiServer::builder().namespace("kube-system").seed(2).build();
+        let guest = ApiServer::builder().namespace("kube-system").history(50_000).seed(2).build();
         let (admin, tasks) = (server.client(User::admin()), TaskGroup::new());
         sim_harvester::crds::apply(&admin).await.unwrap();
         host_objects::apply(&admin, version).await.unwrap();
@@ -75,7 +79,8 @@ impl Bed {
         };
         drop(SimHarvester::start(options, &tasks));
         server.aggregate("subresources.kubevirt.io", sim_harvester::subresources::router(admin.clone()));
-        let bed = Self { server, admin, tasks, states: Arc::default(), guest };
+        let may_patch = version != OLD;
+        let bed = Self { server, admin, tasks, states: Arc::default(), may_patch, guest };
         bed.create(Api::<Node>::all(bed.admin.clone()), json!({"metadata": {"name": "host-1"}})).await;
         for name in MACHINES {
             bed.machine(name).await;

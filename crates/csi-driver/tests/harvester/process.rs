@@ -22,7 +22,7 @@ use http::{Method, Request, Response};
 use http_body_util::{BodyExt as _, BodyStream, StreamBody, combinators::UnsyncBoxBody};
 use kube::{Client, client::Body};
 use program::Clock;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sim_apiserver::User;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tonic::Status;
@@ -72,6 +72,8 @@ struct Gate {
     name: Arc<str>,
     state: Arc<Mutex<GateState>>,
     deeds: Arc<Mutex<Deeds>>,
+    /// The role grants to patch machines.
+    may_patch: bool,
 }
 
 struct GateState {
@@ -119,6 +121,9 @@ impl Gate {
         self.goes_on().await;
         let is_write = request.method() != Method::GET;
         let (head, body) = request.into_parts();
+        if !self.may_patch && head.method == Method::PATCH && head.uri.path().contains("/virtualmachines/") {
+            return Ok(no_right_to_patch());
+        }
         let body = body.collect_bytes().await?;
         let text = String::from_utf8_lossy(&body).into_owned();
         let path = head.uri.path().to_owned();
@@ -184,8 +189,21 @@ impl Gate {
     }
 }
 
+/// As an API server answers by the role of Harvester up to 1.7.
+fn no_right_to_patch() -> Answer {
+    let message = "virtualmachines.kubevirt.io is forbidden: User \"csi\" cannot patch resource \"virtualmachines\" in \
+                   API group \"kubevirt.io\" in the namespace \"shop\"";
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden",
+        "message": message});
+    let body = http_body_util::Full::new(Bytes::from(status.to_string()));
+    Response::builder().status(403).body(body.map_err(BoxError::from).boxed_unsync()).unwrap()
+}
+
 pub(crate) struct Process {
     service: Arc<ControllerService>,
+    pub(crate) attacher: Arc<Attacher>,
+    /// Its way to the guest, which stops with it.
+    pub(crate) guest: Client,
     gate: Gate,
 }
 
@@ -198,19 +216,24 @@ impl Process {
             stopped_until: None,
             claimed_at: Instant::now(),
         };
-        let gate = Gate { name: name.into(), state: Arc::new(Mutex::new(state)), deeds: deeds.clone() };
-        let inner = bed.server.client(User::named(name).with_group("system:masters"));
-        let (through, tasks) = (gate.clone(), bed.tasks.child());
-        let client = tower::service_fn(move |request: Request<Body>| {
-            let (gate, client) = (through.clone(), inner.clone());
-            async move { gate.send(&client, request).await }
-        });
+        let (state, may_patch) = (Arc::new(Mutex::new(state)), bed.may_patch);
+        let gate = Gate { name: name.into(), state, deeds: deeds.clone(), may_patch };
+        let tasks = bed.tasks.child();
+        let through = |inner: Client| {
+            let through = gate.clone();
+            tower::service_fn(move |request: Request<Body>| {
+                let (gate, client) = (through.clone(), inner.clone());
+                async move { gate.send(&client, request).await }
+            })
+        };
+        let guest = Client::new(through(bed.guest()), "kube-system");
+        let client = through(bed.server.client(User::named(name).with_group("system:masters")));
         let start = Clock::system().now() + in_minutes(minutes);
         let missing = Missing::new(&tasks, bed.guest(), Clock::starting_at(start), None);
         let host = Host::new(missing.observe(Client::new(client, NAMESPACE), NAMESPACE), NAMESPACE);
-        let attacher = Attacher::new(host.clone(), &tasks, Options::new(name));
-        let service = ControllerService::new(host, Settings::default(), attacher);
-        Self { service: Arc::new(service), gate }
+        let attacher = Arc::new(Attacher::new(host.clone(), &tasks, Options::new(name)));
+        let service = ControllerService::new(host, Settings::default(), attacher.clone());
+        Self { service: Arc::new(service), attacher, guest, gate }
     }
 
     /// It is stopped at one of its next writes, and its requests take the times of this seed.

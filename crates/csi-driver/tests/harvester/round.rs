@@ -46,13 +46,14 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn drawn(against: Against, seed: u64) -> Self {
+    /// A process that stops does so for so many seconds.
+    pub(crate) fn drawn(against: Against, stops_for: u64, seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut pod = || (random.u64(..3_000), random.u64(..5_000));
         let pods = [pod(), pod()];
         let mut stop = || {
-            let stop =
-                Stop { after: random.u32(..6), is_sent: random.bool(), lasts: Duration::from_secs(120) };
+            let (after, lasts) = (random.u32(..6), Duration::from_secs(stops_for));
+            let stop = Stop { after, is_sent: random.bool(), lasts };
             (random.u8(..3) == 0).then_some(stop)
         };
         let stops = [stop(), stop()];
@@ -65,6 +66,8 @@ impl Plan {
 pub(crate) struct Sides<'a> {
     pub(crate) bed: &'a Bed,
     pub(crate) processes: &'a [Process; 2],
+    /// The guest has VolumeAttachments, for processes that reconcile.
+    has_attachments: bool,
     /// Machines whose VolumeAttachment says that it is attached.
     attached: Mutex<BTreeSet<String>>,
     answers: Mutex<Vec<Answered>>,
@@ -72,7 +75,13 @@ pub(crate) struct Sides<'a> {
 
 impl<'a> Sides<'a> {
     pub(crate) fn new(bed: &'a Bed, processes: &'a [Process; 2]) -> Self {
-        Self { bed, processes, attached: Mutex::default(), answers: Mutex::default() }
+        let (attached, answers) = (Mutex::default(), Mutex::default());
+        Self { bed, processes, has_attachments: false, attached, answers }
+    }
+
+    /// The same, with VolumeAttachments of the Pods in the guest.
+    pub(crate) fn with_attachments(self) -> Self {
+        Self { has_attachments: true, ..self }
     }
 
     /// Plays the round. Returns the good answers of this driver.
@@ -92,11 +101,23 @@ impl<'a> Sides<'a> {
         let mut random = fastrand::Rng::with_seed(plan.seed.wrapping_mul(2).wrapping_add(pod as u64));
         let (begins, keeps) = plan.pods[pod];
         sleep(Duration::from_millis(begins)).await;
+        if self.has_attachments {
+            self.bed.wants(machine).await;
+        }
         self.until_done(plan, pod, true, machine, &mut random).await;
         self.attached.lock().unwrap().insert(machine.to_owned());
+        if self.has_attachments {
+            self.bed.is_told_attached(machine).await;
+        }
         sleep(Duration::from_millis(keeps)).await;
+        if self.has_attachments {
+            self.bed.no_longer_wants(machine).await;
+        }
         self.until_done(plan, pod, false, machine, &mut random).await;
         self.attached.lock().unwrap().remove(machine);
+        if self.has_attachments {
+            self.bed.is_told_detached(machine).await;
+        }
     }
 
     /// Calls until the answer is good, as the attacher does.

@@ -22,6 +22,7 @@ Parts, also chosen by the name of the program:
   node-driver               (docker-machine-driver-harvester) Rancher's machines as virtual machines
   csi-driver                (harvester-csi-driver)            volumes of Harvester in the pods of a guest cluster
   explain service NAMESPACE/NAME                              why a Service has its address, or has none
+  dashboard                                                   a page that shows pools and load balancers as they change
   sandbox                                                     two simulated clusters on this machine, to try it all
 
 Every part explains its flags with --help. To see it work: harvester-cloud-provider sandbox
@@ -36,6 +37,7 @@ enum Part {
     NodeDriver,
     CsiDriver,
     Explain,
+    Dashboard,
     Sandbox,
 }
 
@@ -62,6 +64,7 @@ impl Part {
             "node-driver" => Some(Self::NodeDriver),
             "csi-driver" => Some(Self::CsiDriver),
             "explain" => Some(Self::Explain),
+            "dashboard" => Some(Self::Dashboard),
             "sandbox" => Some(Self::Sandbox),
             _ => None,
         }
@@ -99,6 +102,7 @@ fn main() -> ExitCode {
         Part::NodeDriver => node_driver::cli::main(args),
         Part::CsiDriver => csi_driver::cli::main(args),
         Part::Explain => diagnosis::cli::main(args),
+        Part::Dashboard => dashboard::cli::main(args),
         Part::Sandbox => sandbox(args),
     }
 }
@@ -123,7 +127,7 @@ mod tests {
     fn a_subcommand_chooses_the_part() {
         let part = |word: &str| Part::by_subcommand(OsStr::new(word));
         assert_eq!([part("explain"), part("node-driver")], [Some(Part::Explain), Some(Part::NodeDriver)]);
-        assert_eq!(part("csi-driver"), Some(Part::CsiDriver));
+        assert_eq!([part("csi-driver"), part("dashboard")], [Some(Part::CsiDriver), Some(Part::Dashboard)]);
         assert_eq!(part("--cluster-name=explain"), None);
     }
 

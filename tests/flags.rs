@@ -20,6 +20,7 @@ fn the_document_of_flags_is_what_the_programs_parse() {
         load_balancer_webhook::cli::FLAGS,
         csi_driver::cli::FLAGS,
         diagnosis::cli::FLAGS,
+        dashboard::cli::FLAGS,
     ];
     let sections = tables.iter().map(|table| format!("\n{}", table.markdown()));
     let text = HEAD.to_owned() + &sections.collect::<String>();

@@ -286,12 +286,15 @@ function drawBalancers() {
 }
 
 function makeBalancer(balancer) {
-  const state = make('td', {}, make('span', { className: 'sign' }));
-  const name = make('th', { scope: 'row' }, make('span', { className: 'name', textContent: keyOf(balancer) }), make('span', { className: 'quiet' }), make('span', { className: 'why' }));
-  const plain = ['Address', 'Ports', 'Pool'].map((label) => make('td', { 'data-label': label }));
+  const cell = (label, ...children) => make('td', { role: 'cell', 'data-label': label }, ...children);
+  const name = make('th', { scope: 'row', role: 'rowheader' }, make('span', { className: 'name', textContent: keyOf(balancer) }), make('span', { className: 'quiet' }), make('span', { className: 'why' }));
   const summary = make('summary', {}, make('span', { className: 'dots', ariaHidden: 'true' }), make('span'));
-  const backends = make('td', { 'data-label': 'Backends' }, make('span', { className: 'quiet' }), make('details', {}, summary, make('p', { className: 'quiet' }), make('ul', { className: 'backends' })));
-  return make('tr', { tabIndex: -1 }, state, name, ...plain, backends);
+  const details = make('details', {}, summary, make('p', { className: 'quiet' }), make('ul', { className: 'backends' }));
+  return make('tr', { role: 'row', tabIndex: -1 },
+    make('td', { role: 'cell' }, make('span', { className: 'sign' })),
+    name,
+    ...['Address', 'Ports', 'Pool'].map((label) => cell(label)),
+    cell('Backends', make('span', { className: 'quiet' }), details));
 }
 
 function updateBalancer(row, balancer) {

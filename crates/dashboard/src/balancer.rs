@@ -228,7 +228,10 @@ mod tests {
             "status": {"address": "10.0.0.5",
                 "allocatedAddress": {"ipPool": "edge", "ip": "10.0.0.5", "ipv6Pool": "edge6", "ipv6IP": "fd00::5"}}}));
         assert_eq!((&row["service"], &row["cluster"]), (&json!("shop/web"), &json!("blue")));
-        assert_eq!((&row["addresses"], &row["workload"]), (&json!(["10.0.0.5", "fd00::5"]), &json!("cluster")));
+        assert_eq!(
+            (&row["addresses"], &row["workload"]),
+            (&json!(["10.0.0.5", "fd00::5"]), &json!("cluster"))
+        );
     }
 
     #[test]

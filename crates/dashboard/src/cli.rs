@@ -128,8 +128,7 @@ mod tests {
 
     #[test]
     fn without_flags_the_page_is_at_the_usual_port_of_loopback() {
-        let expected =
-            Flags { kubeconfig: None, namespace: None, address: ([127, 0, 0, 1], PORT).into() };
+        let expected = Flags { kubeconfig: None, namespace: None, address: ([127, 0, 0, 1], PORT).into() };
         assert_eq!(flags(&[]), Ok(expected));
     }
 

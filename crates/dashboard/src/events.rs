@@ -78,7 +78,7 @@ fn event(batch: &Batch) -> Bytes {
     for (index, (name, json)) in batch.rows.iter().enumerate() {
         let comma = if index == 0 { "" } else { "," };
         let json = json.as_deref().unwrap_or("null");
-        text.push_str(&format!("{comma}[{},{json}]", crate::json(name)));
+        text.push_str(&format!("{comma}[{},{json}]", crate::json(&**name)));
     }
     text.push_str("]}\n\n");
     text.into()

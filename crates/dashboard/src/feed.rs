@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use controller_kit::{Cache, ObjectKey, Watched};
+use controller_kit::{Cache, Change, ObjectKey, Watched};
 use harvester_api::{IPPool, LoadBalancer};
 use kube::{Api, Client, runtime::watcher};
 use program::{
@@ -88,8 +88,7 @@ impl Feed {
             None => Api::all(client.clone()),
         };
         let hint = if scope.namespace.is_none() { ONE_NAMESPACE } else { "" };
-        let wanted =
-            Wanted { rights: [of_pools.clone(), of_balancers.clone()].concat(), fields: Vec::new() };
+        let wanted = Wanted { rights: [of_pools.clone(), of_balancers.clone()].concat(), fields: Vec::new() };
         let config = watcher::Config::default;
         let mut model = Model::default();
         let cluster = ClusterRow {
@@ -120,8 +119,12 @@ impl Feed {
 
     fn follow(&self, tasks: &TaskGroup) {
         let shared = &self.0;
-        shared.pools.cache.on_change(with(shared, |shared, change| shared.pool_changed(&change.key)));
-        shared.balancers.cache.on_change(with(shared, |shared, change| shared.balancer_changed(&change.key)));
+        shared
+            .pools
+            .cache
+            .on_change(with(shared, |shared, change: &Change<_>| shared.pool_changed(&change.key)));
+        let changed = with(shared, |shared, change: &Change<_>| shared.balancer_changed(&change.key));
+        shared.balancers.cache.on_change(changed);
         let panels = with(shared, |shared, ()| shared.panels());
         panels(&());
         shared.capabilities.on_change(move || panels(&()));
@@ -141,7 +144,7 @@ impl Feed {
 }
 
 /// Calls `f` as long as the feed is there, which the caches and capabilities that it holds must not keep.
-fn with<T>(shared: &Arc<Shared>, f: impl Fn(&Shared, &T)) -> impl Fn(&T) {
+fn with<T, F: Fn(&Shared, &T) + Clone>(shared: &Arc<Shared>, f: F) -> impl Fn(&T) + Clone + use<T, F> {
     let weak: Weak<Shared> = Arc::downgrade(shared);
     move |change| {
         if let Some(shared) = weak.upgrade() {
@@ -153,7 +156,8 @@ fn with<T>(shared: &Arc<Shared>, f: impl Fn(&Shared, &T)) -> impl Fn(&T) {
 /// Tells the panel what becomes of the list and of the watch.
 fn follow_watch<K: Watched>(tasks: &TaskGroup, shared: &Arc<Shared>, cache: &Cache<K>) {
     let (listed, mut errors) = (cache.clone(), cache.watch_errors());
-    let (panels, again) = (with(shared, |shared, ()| shared.panels()), with(shared, |shared, ()| shared.panels()));
+    let panels = with(shared, |shared, ()| shared.panels());
+    let again = panels.clone();
     tasks.spawn_until_stop(async move {
         listed.ready().await;
         panels(&());
@@ -175,11 +179,9 @@ impl Shared {
     }
 
     fn balancer_changed(&self, key: &ObjectKey) {
-        self.apply(|model| {
-            match self.balancers.cache.get(key) {
-                Some(object) => model.put(&balancer::row_name(key), &balancer::row(&object)),
-                None => model.remove(&balancer::row_name(key)),
-            }
+        self.apply(|model| match self.balancers.cache.get(key) {
+            Some(object) => model.put(&balancer::row_name(key), &balancer::row(&object)),
+            None => model.remove(&balancer::row_name(key)),
         });
     }
 

@@ -16,6 +16,6 @@ use serde::Serialize;
 pub use feed::{Feed, Scope};
 pub use server::router;
 
-fn json(row: &impl Serialize) -> String {
+fn json(row: &(impl Serialize + ?Sized)) -> String {
     serde_json::to_string(row).expect("a row has text for keys")
 }

@@ -185,7 +185,11 @@ pub(crate) fn rows(pool: &IPPool) -> Vec<Row> {
         description: text::sentence(&spec.description),
         ready: crate::balancer::word(ready),
         reason: ready.map(|ready| text::name(&ready.reason)).unwrap_or_default(),
-        message: text::sentence(if message.is_empty() { faults.first().map_or("", |it| it) } else { message }),
+        message: text::sentence(if message.is_empty() {
+            faults.first().map_or("", |it| it)
+        } else {
+            message
+        }),
         leaving: pool.metadata.deletion_timestamp.is_some(),
         priority: spec.selector.priority,
         network: text::name(&spec.selector.network),
@@ -359,7 +363,8 @@ mod tests {
 
     #[test]
     fn a_rest_that_cannot_be_read_hides_no_other() {
-        let quarantine = r#"{"10.0.0.2": 7, "x": "2026-01-05T09:01:00Z", "10.0.0.3": "2026-01-05T10:01:00+01:00"}"#;
+        let quarantine =
+            r#"{"10.0.0.2": 7, "x": "2026-01-05T09:01:00Z", "10.0.0.3": "2026-01-05T10:01:00+01:00"}"#;
         let pool = pool(ranges(json!([{"subnet": "10.0.0.0/29"}])), json!({}), Some(quarantine));
         let expected = BTreeMap::from([("10.0.0.3".parse().unwrap(), "2026-01-05T09:01:00Z".to_owned())]);
         assert_eq!(resting(&pool), expected);

@@ -157,6 +157,22 @@ mod tests {
     }
 
     #[test]
+    fn the_page_holds_no_script_and_style_of_its_own_and_its_scripts_make_no_markup() {
+        let page = include_str!("../assets/index.html");
+        for forbidden in ["<style", " style=", " onclick", " onload", "javascript:", "http://", "https://"] {
+            assert!(!page.contains(forbidden), "{forbidden}");
+        }
+        assert_eq!(page.matches("<script").count(), page.matches("<script src=\"/").count());
+        for script in [include_str!("../assets/app.js"), include_str!("../assets/map.js")] {
+            for forbidden in
+                ["innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval(", "Function("]
+            {
+                assert!(!script.contains(forbidden), "{forbidden}");
+            }
+        }
+    }
+
+    #[test]
     fn the_default_port_may_be_left_out() {
         let mut headers = HeaderMap::new();
         headers.insert(HOST, HeaderValue::from_static("[::1]"));

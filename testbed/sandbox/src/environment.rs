@@ -310,6 +310,7 @@ impl Environment {
             "  kubectl --kubeconfig {} get vm,loadbalancers,ippools.loadbalancer.harvesterhci.io",
             harvester.display()
         ));
+        output.note(&format!("  harvester-cloud-provider dashboard --kubeconfig {}", harvester.display()));
         if self.storage.is_some() {
             output.note(&format!(
                 "  kubectl --kubeconfig {} apply -f examples/guest/pod-with-volume.yaml",

@@ -48,10 +48,8 @@ function set(name, row) {
       if (row) balancers.set(key, row);
       else balancers.delete(key);
       changed.balancers = true;
-      // the map of its pool shows whether it is ready, and quotas count it
-      if (row?.state !== former?.state || row?.cluster !== former?.cluster) {
-        for (const pool of (row ?? former).pools) touchPool(pool);
-      }
+      // maps show whether a holder is ready, and quotas count its cluster
+      if (row?.state !== former?.state || row?.cluster !== former?.cluster) changed.pools = undefined;
       break;
     }
     case 'panel':
@@ -236,15 +234,17 @@ function drawWaits() {
         event.preventDefault();
         showBalancer(keyOf(balancer));
       });
-      return make('li', {}, make('div', {}, link, make('code'), make('time')), make('p'));
+      return make('li', {}, make('div', {}, link, make('code'), make('time')), make('span', { className: 'quiet' }), make('p'));
     },
     (item, balancer) => {
-      const [head, text] = item.children;
+      const [head, service, text] = item.children;
       const [, reason, time] = head.children;
       say(reason, balancer.reason);
       toggle(reason, balancer.reason !== '');
       time.dataset.since = balancer.since;
       say(time, ago(balancer.since));
+      say(service, serviceOf(balancer));
+      toggle(service, balancer.service !== '');
       say(text, balancer.message);
     });
   toggle(at('waits-more'), waiting.length > WAITS);
@@ -259,6 +259,8 @@ function ago(text) {
   }
   return `for ${Math.max(0, seconds)} s`;
 }
+
+const serviceOf = ({ service, cluster }) => (service ? `Service ${service}${cluster ? ` of ${cluster}` : ''}` : '');
 
 const WORDS = { ready: 'ready', waits: 'waits', leaves: 'is being deleted' };
 const VERDICTS = { good: 'answers', bad: 'does not answer', unknown: 'not probed' };
@@ -303,7 +305,7 @@ function updateBalancer(row, balancer) {
   sign.className = `sign ${balancer.state}`;
   say(sign, WORDS[balancer.state]);
   const [, about, why] = name.children;
-  say(about, balancer.service ? `Service ${balancer.service}${balancer.cluster ? ` of ${balancer.cluster}` : ''}` : '');
+  say(about, serviceOf(balancer));
   toggle(about, balancer.service !== '');
   say(why, balancer.message);
   toggle(why, balancer.message !== '');

@@ -95,7 +95,8 @@ impl Browser {
         }
         self.requests.write_all(format!("{request}\0").as_bytes()).unwrap();
         loop {
-            let mut message = self.answers.recv_timeout(ANSWERS_WITHIN).expect("the browser answers");
+            let message = self.answers.recv_timeout(ANSWERS_WITHIN);
+            let mut message = message.unwrap_or_else(|_| panic!("no answer of the browser: {request}"));
             if message["id"] == self.last {
                 assert!(message.get("error").is_none(), "{method}: {message}");
                 return message["result"].take();

@@ -59,6 +59,8 @@ enum Only {
     Ccm,
     /// Those of health checks: ten thousand backends.
     Probes,
+    /// Those of the dashboard.
+    Dashboard,
     /// Those of the CSI driver: attachments, nodes, inconsistent states, csi-sanity.
     Storage,
 }
@@ -69,6 +71,7 @@ impl Only {
             Self::Creation => "creation",
             Self::Ccm => "ccm",
             Self::Probes => "probes",
+            Self::Dashboard => "dashboard",
             Self::Storage => "storage",
         }
     }

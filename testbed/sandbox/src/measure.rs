@@ -5,6 +5,7 @@
 mod audit;
 mod ccm;
 mod cpu;
+mod dashboard;
 mod direct;
 mod driver;
 mod first_use;
@@ -50,6 +51,10 @@ pub(crate) async fn figures(
         Some(Only::Creation) => creation(environment, output).await,
         Some(Only::Ccm) => cloud_controller_manager(environment, output).await,
         Some(Only::Probes) => health_checks(environment, output).await,
+        Some(Only::Dashboard) => {
+            environment.end_webhook().await?;
+            dashboard::all(environment, |name, value| output.note(&format!("figure {name} {value:.4}"))).await
+        }
         Some(Only::Storage) => storage::all(environment, &Told(output)).await,
     }
 }
@@ -144,6 +149,7 @@ async fn all(environment: &mut Environment, output: &Output) -> Result<()> {
     let mut direct = Direct::prepare(environment.harvester.clone(), "bench-direct").await?;
     say("direct-4000-total-s", direct.create("direct", DIRECT).await?.as_secs_f64());
     direct.remove().await.context("after the LoadBalancers that were posted directly")?;
+    dashboard::all(environment, say).await.context("measure the dashboard")?;
     let folder = environment.folder().to_owned();
     say(
         "restart-same-pod-s",

@@ -43,6 +43,8 @@ pub(super) const FIGURES: [Figure; 60] = [
     figure("rss-ccm-1000-mib", "MiB", 30.0, None),
     figure("rss-lb-idle-mib", "MiB", 15.0, Some(46.0)),
     figure("rss-lb-1000-mib", "MiB", 30.0, None),
+    figure("dashboard-rss-mib", "MiB", 30.0, None),
+    figure("dashboard-delay-p99-ms", "ms", 200.0, None),
     figure("node-init-p50-ms", "ms", 40.0, None),
     figure("node-add-harvester-requests", "requests", 2.0, None),
     figure("steady-harvester-requests", "requests", 0.0, None),

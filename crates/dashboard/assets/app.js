@@ -121,6 +121,13 @@ function draw() {
 
 function drawGlance() {
   const sum = (field) => [...pools.values()].reduce((all, pool) => all + BigInt(pool[field]), 0n);
+  let [free, total, six] = [0n, 0n, false];
+  for (const pool of pools.values()) {
+    const of = families(pool);
+    free += of.four.free;
+    total += of.four.total;
+    six ||= of.six.total > 0n;
+  }
   const all = [...balancers.values()];
   const states = (state) => all.filter((balancer) => balancer.state === state).length;
   let [good, bad] = [0, 0];
@@ -130,7 +137,7 @@ function drawGlance() {
   }
   const waits = states('waits');
   const tiles = [
-    ['Addresses free', pools.size ? count(sum('free')) : '–', `of ${count(sum('total'))} in ${plural(pools.size, 'pool')}`],
+    ['Addresses free', pools.size ? count(free) : '–', `of ${count(total)} in ${plural(pools.size, 'pool')}${six ? ', and IPv6' : ''}`],
     ['Addresses held', pools.size ? count(sum('held')) : '–', restAndDrain(sum('resting'), sum('draining'))],
     ['Load balancers ready', count(states('ready')), `of ${count(all.length)}`],
     ['Waiting', count(waits), waits ? 'the reasons are below' : 'nothing waits', waits ? 'waits' : ''],

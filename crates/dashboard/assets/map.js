@@ -3,7 +3,7 @@
 'use strict';
 
 /** Cells of a map at most. */
-const CELLS = 512;
+const CELLS = 256;
 /** Rows of a table of addresses at most. */
 const ADDRESSES = 500;
 
@@ -55,7 +55,19 @@ function keyed(parent, items, key, create, update) {
 function count(number) {
   const exact = BigInt(number);
   if (exact < 10n ** 9n) return exact.toLocaleString('en');
-  return Number(exact).toExponential(1).replace('e+', ' × 10^');
+  const [digits, power] = Number(exact).toExponential(1).split('e+');
+  return `${digits} × 10${[...power].map((digit) => '⁰¹²³⁴⁵⁶⁷⁸⁹'[digit]).join('')}`;
+}
+
+/** Total and free addresses of a pool: those of IPv4, and those of IPv6, beside which the former would be nothing. */
+function families(pool) {
+  const six = { total: 0n, free: 0n };
+  for (const range of pool.ranges) {
+    if (!range.start.includes(':')) continue;
+    six.total += BigInt(range.total);
+    if (!range.drain) six.free += BigInt(range.total) - BigInt(range.held + range.resting);
+  }
+  return { four: { total: BigInt(pool.total) - six.total, free: BigInt(pool.free) - six.free }, six };
 }
 
 /** The number of an IPv4 address; nothing for any other text. */
@@ -250,12 +262,15 @@ function makePool(onChoose) {
     say(about, [pool.description, audience(pool), pool.priority ? `priority ${pool.priority}` : ''].filter(Boolean).join(' · '));
     toggle(trouble, pool.message !== '');
     say(trouble, pool.message);
-    const numbers = [[pool.free, 'free'], [pool.held, 'held'], [pool.resting, 'resting'], [pool.draining, 'draining']];
-    const named = numbers.filter(([number, word]) => number || word === 'free' || word === 'held');
-    say(counts, `${named.map(([number, word]) => `${count(number)} ${word}`).join(', ')} of ${count(pool.total)}`);
-    const total = Math.max(1, Number(pool.total));
+    const { four, six } = families(pool);
+    const shownTotal = four.total ? four : six;
+    const numbers = [[shownTotal.free, 'free'], [pool.held, 'held'], [pool.resting, 'resting'], [pool.draining, 'draining']];
+    const named = numbers.filter(([number, word]) => BigInt(number) || word === 'free' || word === 'held');
+    const both = four.total && six.total ? `, and ${count(six.free)} free of IPv6` : '';
+    say(counts, `${named.map(([number, word]) => `${count(number)} ${word}`).join(', ')} of ${count(shownTotal.total)}${both}`);
+    const total = Math.max(1, Number(shownTotal.total));
     ['held', 'resting', 'draining'].forEach((kind, index) => {
-      const share = Number(pool[kind]) / total;
+      const share = Math.min(1, Number(pool[kind]) / total);
       meter.children[index].style.setProperty('--share', share > 0 ? String(Math.max(share, 0.004)) : '0');
     });
     keyed(quotas, pool.quotas, (quota) => `${quota.guestCluster}\n${quota.namespace}`, () => make('li'), (item, quota) => {

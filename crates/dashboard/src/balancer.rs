@@ -3,7 +3,7 @@
 use controller_kit::ObjectKey;
 use harvester_api::{
     BackendStatus, Condition, ConditionStatus, HealthCheck, Ipam, LoadBalancer, WorkloadType, annotations,
-    condition, labels,
+    condition, labels, names,
 };
 use kube::ResourceExt as _;
 use serde::Serialize;
@@ -93,6 +93,7 @@ pub(crate) fn row(object: &LoadBalancer) -> String {
     if !status.address.is_empty() && (spec.ipam() == Ipam::Dhcp || addresses.is_empty()) {
         addresses = vec![text::name(&status.address)];
     }
+    addresses.retain(|address| address != names::DHCP_ADDRESS);
     let mut pools: Vec<_> = given.iter().map(|(pool, _)| text::name(pool)).collect();
     pools.retain(|pool| !pool.is_empty());
     let check = spec.health_check.as_ref().and_then(check);
@@ -239,6 +240,9 @@ mod tests {
         let row = shown(json!({"metadata": {"name": "a", "namespace": "b"}, "spec": {"ipam": "dhcp"},
             "status": {"address": "10.0.0.77", "allocatedAddress": {"ip": "0.0.0.0"}}}));
         assert_eq!((&row["addresses"], &row["pools"]), (&json!(["10.0.0.77"]), &json!([])));
+        let row = shown(json!({"metadata": {"name": "a", "namespace": "b"}, "spec": {"ipam": "dhcp"},
+            "status": {"address": "0.0.0.0", "allocatedAddress": {"ip": "0.0.0.0"}}}));
+        assert_eq!(row["addresses"], json!([]));
     }
 
     #[test]

@@ -188,7 +188,7 @@ fn the_page_fits_a_telephone_and_a_wide_screen_in_light_and_dark() {
     // a large range has a cell for many addresses
     let cells =
         stage.browser.value("[...document.querySelectorAll('.map')].map((map) => map.childElementCount)");
-    assert_eq!(cells, json!([254, 512, 0]));
+    assert_eq!(cells, json!([254, 256, 0]));
     stage
         .browser
         .value("document.querySelectorAll('details').forEach((details) => { details.open = true; })");

@@ -41,6 +41,7 @@ use crate::{
     refusal::Refusal,
     volume::name::HostName,
 };
+use needed::Needed;
 
 /// What the service can do.
 const CAPABILITIES: [rpc::Type; 13] = [
@@ -74,12 +75,13 @@ pub struct ControllerService {
     settings: Settings,
     attacher: Arc<Attacher>,
     in_flight: InFlight,
+    needed: Needed,
 }
 
 impl ControllerService {
     pub fn new(host: Host, settings: Settings, attacher: impl Into<Arc<Attacher>>) -> Self {
         let attacher = attacher.into();
-        Self { host, settings, attacher, in_flight: InFlight::default() }
+        Self { host, settings, attacher, in_flight: InFlight::default(), needed: Needed::default() }
     }
 }
 
@@ -141,7 +143,7 @@ impl Controller for ControllerService {
         }
         if let Some(name) = HostName::from_handle(handle) {
             let _call = self.in_flight.begin(handle)?;
-            delete::delete_volume(&self.host, &self.attacher, &name).await?;
+            delete::delete_volume(&self.host, &self.attacher, &self.needed, &name).await?;
         }
         Ok(Response::new(DeleteVolumeResponse {}))
     }
@@ -186,7 +188,7 @@ impl Controller for ControllerService {
         let id = &request.get_ref().snapshot_id;
         require_snapshot(id)?;
         let _call = self.in_flight.begin(&format!("snapshot/{id}"))?;
-        snapshots::delete_snapshot(&self.host, id).await?;
+        snapshots::delete_snapshot(&self.host, &self.needed, id).await?;
         Ok(Response::new(DeleteSnapshotResponse {}))
     }
 

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod controller {
+    mod backups;
     mod bench;
     mod component;
     mod owners;

@@ -32,6 +32,14 @@ pub(super) async fn named(host: &Host, name: &str) -> Result<Option<StorageClass
     }
 }
 
+/// The class of a claim or a snapshot, which may have none.
+pub(super) async fn of(host: &Host, name: Option<&str>) -> Result<Option<StorageClass>, Refusal> {
+    match name {
+        Some(name) => named(host, name).await,
+        None => Ok(None),
+    }
+}
+
 /// The class that the host gives to a claim without one; `None` where there is none or it cannot be known.
 pub(super) async fn default(host: &Host) -> Result<Option<StorageClass>, Refusal> {
     match host::list(&host.classes()).await {

@@ -6,7 +6,7 @@ use harvester_api::{VirtualMachineInstance, annotations::CSI_ATTACH};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
-use super::{create, needed, published::Machines, wait};
+use super::{create, needed::Needed, published::Machines, wait};
 use crate::{
     attach::{
         Attacher,
@@ -20,7 +20,12 @@ use crate::{
 };
 
 /// The answer for a volume that is gone is OK.
-pub(super) async fn delete_volume(host: &Host, attacher: &Attacher, name: &HostName) -> Result<(), Refusal> {
+pub(super) async fn delete_volume(
+    host: &Host,
+    attacher: &Attacher,
+    needed: &Needed,
+    name: &HostName,
+) -> Result<(), Refusal> {
     let claim = create::read(host, name).await?;
     if let Some(claim) = &claim {
         host.check_owner(claim).await?;
@@ -35,7 +40,7 @@ pub(super) async fn delete_volume(host: &Host, attacher: &Attacher, name: &HostN
             }
         }
         if claim.metadata.deletion_timestamp.is_none() {
-            needed::volume(host, name).await?;
+            needed.volume(host, name).await?;
         }
     }
     // a claim that nobody restored has no VolumeRemoteRestore, whose right came with Harvester 1.8

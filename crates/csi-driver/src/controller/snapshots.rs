@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis::meta::v1::Time};
 use prost_types::Timestamp;
 
-use super::{expand, inspect, page::page};
+use super::{expand, inspect, needed::Needed, page::page};
 use crate::{
     csi::{
         CreateSnapshotRequest, ListSnapshotsRequest, ListSnapshotsResponse, Snapshot, list_snapshots_response,
@@ -88,10 +88,10 @@ pub(super) async fn create_snapshot(
 }
 
 /// The answer for a snapshot that is gone, or never was, is OK.
-pub(super) async fn delete_snapshot(host: &Host, id: &str) -> Result<(), Refusal> {
+pub(super) async fn delete_snapshot(host: &Host, needed: &Needed, id: &str) -> Result<(), Refusal> {
     match Handle::parse(id) {
         None => Ok(()),
-        Some(Handle::Local(name)) => local::delete(host, &name).await,
+        Some(Handle::Local(name)) => local::delete(host, needed, &name).await,
         Some(Handle::Backup { namespace, name }) => backup::delete(host, &namespace, &name).await,
     }
 }

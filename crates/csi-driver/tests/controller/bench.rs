@@ -35,6 +35,8 @@ pub(crate) const NAMESPACE: &str = "shop";
 pub(crate) const GIB: i64 = 1 << 30;
 /// The name that a provisioner gives.
 pub(crate) const UID: &str = "pvc-6f0b2c9e-9f0e-4a6e-8c1d-2b8f6d0a4c11";
+pub(crate) const SNAPSHOT: &str = "snapshot.storage.k8s.io/v1";
+pub(crate) const HARVESTER: &str = "harvesterhci.io/v1beta1";
 const USER: &str = "csi";
 const KINDS: [(&str, &str, &str, &str, &str); 9] = [
     ("snapshot.storage.k8s.io", "v1", "VolumeSnapshot", "volumesnapshots", "Namespaced"),
@@ -93,6 +95,16 @@ impl Bench {
             "default": r#"{"driver.longhorn.io":{"volumeSnapshotClassName":"longhorn-snapshot"}}"#}),
             )
             .await;
+        bench
+    }
+
+    /// With a volume `source` and a snapshot `s` of it, both of 1 GiB; the snapshot is ready.
+    pub(crate) async fn with_a_snapshot() -> Self {
+        let bench = Self::new().await;
+        bench.create_volume(volume("source", GIB)).await.unwrap();
+        bench.taken("s", "source", None).await.unwrap();
+        let status = json!({"status": {"readyToUse": true, "restoreSize": "1Gi"}});
+        bench.patch(SNAPSHOT, "VolumeSnapshot", "s", status).await;
         bench
     }
 
@@ -273,10 +285,8 @@ impl Bench {
     /// What was asked for is cut a second later, and a backup is complete.
     async fn takes_snapshots(&self) {
         let cut = json!({"creationTime": "2026-01-01T00:00:05Z"});
-        let kinds = [
-            ("snapshot.storage.k8s.io/v1", "VolumeSnapshot", cut),
-            ("harvesterhci.io/v1beta1", "VolumeRemoteBackup", json!({"success": true})),
-        ];
+        let kinds =
+            [(SNAPSHOT, "VolumeSnapshot", cut), (HARVESTER, "VolumeRemoteBackup", json!({"success": true}))];
         loop {
             tokio::time::sleep(Duration::from_secs(1)).await;
             for (version, kind, status) in &kinds {

@@ -1,25 +1,23 @@
-//! Snapshots and backups: made, listed, restored, deleted.
+//! Snapshots: made, listed, restored, deleted.
 
 use std::time::Duration;
 
 use csi_driver::csi::{GetSnapshotRequest, ListSnapshotsRequest, controller_server::Controller};
+use futures::future::join_all;
 use rstest::rstest;
-use serde_json::{Value, json};
+use serde_json::json;
 use sim_apiserver::faults::Answer;
 use tonic::{Code, Request};
 
-use super::bench::{Bench, GIB, NAMESPACE, UID, from_snapshot, volume, volume_for};
+use super::bench::{Bench, GIB, NAMESPACE, SNAPSHOT, UID, from_snapshot, volume, volume_for};
 use csi_driver::csi::volume_capability::access_mode::Mode;
-
-const SNAPSHOT: &str = "snapshot.storage.k8s.io/v1";
-const HARVESTER: &str = "harvesterhci.io/v1beta1";
 
 async fn ready(bench: &Bench, name: &str) {
     let status = json!({"status": {"readyToUse": true, "restoreSize": "1026Mi", "creationTime": "2026-01-01T00:00:00Z"}});
     bench.patch(SNAPSHOT, "VolumeSnapshot", name, status).await;
 }
 
-fn by_id(id: &str) -> ListSnapshotsRequest {
+pub(super) fn by_id(id: &str) -> ListSnapshotsRequest {
     ListSnapshotsRequest { snapshot_id: id.to_owned(), ..ListSnapshotsRequest::default() }
 }
 
@@ -27,27 +25,9 @@ fn by_source(id: &str) -> ListSnapshotsRequest {
     ListSnapshotsRequest { source_volume_id: id.to_owned(), ..ListSnapshotsRequest::default() }
 }
 
-async fn ids(bench: &Bench, request: ListSnapshotsRequest) -> Vec<String> {
+pub(super) async fn ids(bench: &Bench, request: ListSnapshotsRequest) -> Vec<String> {
     let answer = bench.list_snapshots(request).await.unwrap();
     answer.entries.into_iter().map(|entry| entry.snapshot.unwrap().snapshot_id).collect()
-}
-
-/// A backup as the Go driver makes it.
-async fn backup(bench: &Bench, namespace: &str, name: &str, status: Value) {
-    let labels = json!({"harvesterhci.io/backupSourceVolume": "source"});
-    bench
-        .create(
-            HARVESTER,
-            "VolumeRemoteBackup",
-            namespace,
-            json!({"metadata": {"name": name, "labels": labels},
-            "spec": {"type": "lh", "source": "source"}, "status": status}),
-        )
-        .await;
-}
-
-fn complete() -> Value {
-    json!({"success": true, "sourceSpec": {"resources": {"requests": {"storage": "1Gi"}}}})
 }
 
 // docs/contract/csi-driver.md#cut
@@ -99,24 +79,6 @@ async fn other_calls_for_a_volume_are_served_while_its_snapshot_is_waited_for(#[
     });
     assert_eq!(late.unwrap_err().code(), Code::DeadlineExceeded);
     assert_eq!(again.unwrap().capacity_bytes, GIB);
-}
-
-// docs/contract/csi-driver.md#cut
-#[tokio::test(start_paused = true)]
-async fn a_remote_backup_is_told_when_it_is_complete_and_until_then_what_the_host_says() {
-    let bench = Bench::new().await;
-    bench.create_volume(volume("source", GIB)).await.unwrap();
-    let (late, ()) = tokio::join!(bench.snapshot("b", "source", Some("backup")), async {
-        tokio::time::sleep(Duration::from_secs(5)).await;
-        let condition =
-            json!([{"type": "Ready", "status": "False", "reason": "Waiting", "message": "target is away"}]);
-        bench.patch(HARVESTER, "VolumeRemoteBackup", "b", json!({"status": {"conditions": condition}})).await;
-    });
-    let late = late.unwrap_err();
-    assert_eq!(late.code(), Code::DeadlineExceeded);
-    assert!(late.message().contains("the host says: Waiting target is away"), "{late}");
-    bench.patch(HARVESTER, "VolumeRemoteBackup", "b", json!({"status": {"success": true}})).await;
-    assert!(bench.snapshot("b", "source", Some("backup")).await.unwrap().ready_to_use);
 }
 
 #[tokio::test(start_paused = true)]
@@ -294,107 +256,6 @@ async fn a_snapshot_of_the_go_driver_is_restored_by_its_labels() {
     assert_eq!(strange.code(), Code::FailedPrecondition);
 }
 
-// docs/contract/csi-driver.md#restore
-#[tokio::test(start_paused = true)]
-async fn backups_of_other_namespaces_are_restored_by_their_id_and_neither_listed_nor_deleted() {
-    let bench = Bench::new().await;
-    backup(&bench, NAMESPACE, "ours", complete()).await;
-    backup(&bench, "other", "theirs", complete()).await;
-    assert_eq!(ids(&bench, ListSnapshotsRequest::default()).await, ["backup:shop/ours"]);
-    assert_eq!(ids(&bench, by_id("backup:shop/ours")).await, ["backup:shop/ours"]);
-    assert_eq!(ids(&bench, by_id("absent")).await, Vec::<String>::new());
-    assert_eq!(ids(&bench, by_id("backup:other/theirs")).await, ["backup:other/theirs"]);
-    let refused = bench.delete_snapshot("backup:other/theirs").await.unwrap_err();
-    assert_eq!(refused.code(), Code::FailedPrecondition);
-    assert!(refused.message().contains("Retain"), "{refused}");
-    assert!(bench.api(HARVESTER, "VolumeRemoteBackup", "other").get_opt("theirs").await.unwrap().is_some());
-}
-
-/// The host fills a claim, of the size that was backed up.
-async fn host_restores(bench: &Bench, name: &str) {
-    let restores = bench.api(HARVESTER, "VolumeRemoteRestore", NAMESPACE);
-    let restore = loop {
-        match restores.get_opt(name).await.unwrap() {
-            Some(restore) => break restore,
-            None => tokio::time::sleep(Duration::from_secs(1)).await,
-        }
-    };
-    let owner = json!([{"apiVersion": HARVESTER, "kind": "VolumeRemoteRestore", "name": name, "uid": restore.metadata.uid}]);
-    bench
-        .create(
-            "v1",
-            "PersistentVolumeClaim",
-            NAMESPACE,
-            json!({"metadata": {"name": name, "ownerReferences": owner},
-        "spec": {"accessModes": ["ReadWriteMany"], "volumeMode": "Block", "storageClassName": "longhorn",
-            "resources": {"requests": {"storage": "1Gi"}}}}),
-        )
-        .await;
-    bench.bind(name, "1Gi").await;
-    bench.patch(HARVESTER, "VolumeRemoteRestore", name, json!({"status": {"success": true}})).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_backup_is_restored_into_a_volume_as_large_as_it_was_asked_for() {
-    let bench = Bench::new().await;
-    backup(&bench, "other", "theirs", complete()).await;
-    let request = from_snapshot(volume(UID, 2 * GIB), "backup:other/theirs");
-    let (answer, ()) = tokio::join!(bench.create_volume(request.clone()), async {
-        host_restores(&bench, UID).await;
-        tokio::time::sleep(Duration::from_secs(5)).await;
-        let spec = serde_json::to_value(bench.claim(UID).await.spec).unwrap();
-        assert_eq!(spec["resources"]["requests"]["storage"], "2Gi");
-        bench.bind(UID, "2Gi").await;
-    });
-    let answer = answer.unwrap();
-    assert_eq!(answer.capacity_bytes, 2 * GIB);
-    let restore = bench.api(HARVESTER, "VolumeRemoteRestore", NAMESPACE).get(UID).await.unwrap();
-    assert_eq!(restore.data["spec"], json!({"type": "lh", "from": "other/theirs"}));
-    assert_eq!(bench.create_volume(request).await.unwrap(), answer);
-    let other =
-        bench.create_volume(from_snapshot(volume(UID, 2 * GIB), "backup:shop/ours")).await.unwrap_err();
-    assert_eq!(other.code(), Code::AlreadyExists);
-    // the garbage collector would take the claim from the machine
-    bench.machine_with("node-1", UID).await;
-    assert_eq!(bench.delete_volume(UID).await.unwrap_err().code(), Code::FailedPrecondition);
-    let machines = bench.api("kubevirt.io/v1", "VirtualMachine", NAMESPACE);
-    machines.delete("node-1", &kube::api::DeleteParams::default()).await.unwrap();
-    bench.delete_volume(UID).await.unwrap();
-    let restores = bench.api(HARVESTER, "VolumeRemoteRestore", NAMESPACE);
-    assert!(restores.get_opt(UID).await.unwrap().is_none());
-    assert!(bench.claims().get_opt(UID).await.unwrap().is_none());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_restore_that_takes_long_is_joined_by_the_next_call() {
-    let bench = Bench::new().await;
-    backup(&bench, NAMESPACE, "ours", complete()).await;
-    let request = from_snapshot(volume(UID, GIB), "backup:shop/ours");
-    let late = bench.create_volume(request.clone()).await.unwrap_err();
-    assert_eq!(late.code(), Code::DeadlineExceeded);
-    let condition =
-        json!([{"type": "Ready", "status": "False", "reason": "Waiting", "message": "target is away"}]);
-    bench.patch(HARVESTER, "VolumeRemoteRestore", UID, json!({"status": {"conditions": condition}})).await;
-    let late = bench.create_volume(request.clone()).await.unwrap_err();
-    assert!(late.message().contains("the host says: Waiting target is away"), "{late}");
-    let (answer, ()) = tokio::join!(bench.create_volume(request), host_restores(&bench, UID));
-    assert_eq!(answer.unwrap().capacity_bytes, GIB);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_backup_that_is_not_there_or_too_large_is_not_restored() {
-    let bench = Bench::new().await;
-    backup(&bench, NAMESPACE, "half", json!({})).await;
-    backup(&bench, NAMESPACE, "whole", complete()).await;
-    let code = async |size: i64, id: &str| {
-        bench.create_volume(from_snapshot(volume(UID, size), id)).await.unwrap_err().code()
-    };
-    assert_eq!(code(GIB, "backup:shop/absent").await, Code::NotFound);
-    assert_eq!(code(GIB, "backup:shop/half").await, Code::FailedPrecondition);
-    assert_eq!(code(GIB / 2, "backup:shop/whole").await, Code::OutOfRange);
-    assert!(bench.api(HARVESTER, "VolumeRemoteRestore", NAMESPACE).get_opt(UID).await.unwrap().is_none());
-}
-
 /// A snapshot of `source` that somebody made with this class of the host.
 async fn taken_with(bench: &Bench, name: &str, class: &str) {
     let spec = json!({"source": {"persistentVolumeClaimName": "source"}, "volumeSnapshotClassName": class});
@@ -416,9 +277,12 @@ async fn a_volume_with_a_snapshot_is_kept_until_the_snapshot_is_gone() {
     bench.create_volume(volume("source", GIB)).await.unwrap();
     bench.create_volume(volume("other", GIB)).await.unwrap();
     bench.taken("before", "source", None).await.unwrap();
+    bench.requests();
     let refused = bench.delete_volume("source").await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains("VolumeSnapshot before"), "{refused}");
+    // the caller comes again for as long as the snapshot is there
+    assert_eq!(bench.requests(), ["get source", "list volumesnapshots", "get longhorn-snapshot"]);
     bench.delete_volume("other").await.unwrap();
     assert!(bench.claims().get_opt("source").await.unwrap().is_some());
     bench.delete_snapshot("before").await.unwrap();
@@ -428,15 +292,38 @@ async fn a_volume_with_a_snapshot_is_kept_until_the_snapshot_is_gone() {
 
 // docs/contract/csi-driver.md#needed
 #[tokio::test(start_paused = true)]
-async fn a_volume_goes_before_its_snapshots_where_they_are_backups() {
+async fn a_volume_goes_before_its_snapshots_where_they_are_complete_backups() {
     let bench = Bench::new().await;
     class_of_backups(&bench).await;
     bench.create_volume(volume("source", GIB)).await.unwrap();
     taken_with(&bench, "saved", "backups").await;
+    let refused = bench.delete_volume("source").await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("wait until VolumeSnapshot saved is complete"), "{refused}");
+    ready(&bench, "saved").await;
     bench.fault("get", "volumesnapshotclasses", Some(1), Answer::Code(403));
     assert_eq!(bench.delete_volume("source").await.unwrap_err().code(), Code::FailedPrecondition);
     bench.delete_volume("source").await.unwrap();
     assert!(bench.claims().get_opt("source").await.unwrap().is_none());
+}
+
+// docs/contract/csi-driver.md#needed
+#[tokio::test(start_paused = true)]
+async fn a_hundred_volumes_that_are_deleted_at_once_need_a_few_lists_of_the_namespace() {
+    let bench = Bench::new().await;
+    let names: Vec<_> = (0..100).map(|number| format!("volume-{number}")).collect();
+    for name in &names {
+        bench.create_volume(volume(name, GIB)).await.unwrap();
+    }
+    for resource in ["persistentvolumeclaims", "volumesnapshots"] {
+        bench.fault("list", resource, None, Answer::Delay(Duration::from_secs(1)));
+    }
+    bench.requests();
+    for answer in join_all(names.iter().map(|name| bench.delete_volume(name))).await {
+        answer.unwrap();
+    }
+    let lists = bench.requests().iter().filter(|request| request.starts_with("list")).count();
+    assert!(lists <= 6, "{lists} lists");
 }
 
 // docs/contract/csi-driver.md#optional
@@ -464,12 +351,7 @@ async fn longhorn_volume(bench: &Bench, of: &str, state: &str) {
 // docs/contract/csi-driver.md#filled
 #[tokio::test(start_paused = true)]
 async fn a_restored_volume_is_there_when_the_host_has_filled_it() {
-    let bench = Bench::new().await;
-    bench.create_volume(volume("source", GIB)).await.unwrap();
-    bench.taken("s", "source", None).await.unwrap();
-    bench
-        .patch(SNAPSHOT, "VolumeSnapshot", "s", json!({"status": {"readyToUse": true, "restoreSize": "1Gi"}}))
-        .await;
+    let bench = Bench::with_a_snapshot().await;
     let request = || from_snapshot(volume(UID, GIB), "s");
     let late = bench.create_volume(request()).await.unwrap_err();
     assert_eq!(late.code(), Code::DeadlineExceeded);
@@ -491,10 +373,7 @@ async fn a_restored_volume_is_there_when_the_host_has_filled_it() {
 // docs/contract/csi-driver.md#optional
 #[tokio::test(start_paused = true)]
 async fn a_restored_volume_is_there_when_it_is_bound_where_longhorns_volumes_may_not_be_read() {
-    let bench = Bench::new().await;
-    bench.create_volume(volume("source", GIB)).await.unwrap();
-    bench.taken("s", "source", None).await.unwrap();
-    ready(&bench, "s").await;
+    let bench = Bench::with_a_snapshot().await;
     longhorn_volume(&bench, UID, "initiated").await;
     bench.fault("get", "volumes", None, Answer::Code(403));
     bench.filled(from_snapshot(volume(UID, 2 * GIB), "s")).await.unwrap();
@@ -503,10 +382,7 @@ async fn a_restored_volume_is_there_when_it_is_bound_where_longhorns_volumes_may
 // docs/contract/csi-driver.md#filled
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_that_a_claim_waits_for_is_not_deleted() {
-    let bench = Bench::new().await;
-    bench.create_volume(volume("source", GIB)).await.unwrap();
-    bench.taken("s", "source", None).await.unwrap();
-    ready(&bench, "s").await;
+    let bench = Bench::with_a_snapshot().await;
     bench.waits_for_its_first_consumer(UID, "VolumeSnapshot", "s").await;
     let refused = bench.delete_snapshot("s").await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
@@ -518,10 +394,7 @@ async fn a_snapshot_that_a_claim_waits_for_is_not_deleted() {
 // CreateVolume has not answered, so the guest cluster keeps the snapshot as long as somebody wants the volume
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_is_deleted_though_a_claim_of_it_never_came_to_be() {
-    let bench = Bench::new().await;
-    bench.create_volume(volume("source", GIB)).await.unwrap();
-    bench.taken("s", "source", None).await.unwrap();
-    ready(&bench, "s").await;
+    let bench = Bench::with_a_snapshot().await;
     let request = from_snapshot(volume(UID, 2 * GIB), "s");
     assert_eq!(bench.create_volume(request).await.unwrap_err().code(), Code::DeadlineExceeded);
     bench.delete_snapshot("s").await.unwrap();
@@ -530,12 +403,7 @@ async fn a_snapshot_is_deleted_though_a_claim_of_it_never_came_to_be() {
 
 #[tokio::test(start_paused = true)]
 async fn a_larger_copy_on_a_class_that_does_not_grow_is_refused_before_anything_is_made() {
-    let bench = Bench::new().await;
-    bench.create_volume(volume("source", GIB)).await.unwrap();
-    bench.taken("s", "source", None).await.unwrap();
-    bench
-        .patch(SNAPSHOT, "VolumeSnapshot", "s", json!({"status": {"readyToUse": true, "restoreSize": "1Gi"}}))
-        .await;
+    let bench = Bench::with_a_snapshot().await;
     let classes = bench.api("storage.k8s.io/v1", "StorageClass", "");
     let fixed = kube::api::Patch::Merge(json!({"allowVolumeExpansion": null}));
     classes.patch("longhorn", &kube::api::PatchParams::default(), &fixed).await.unwrap();
@@ -548,12 +416,7 @@ async fn a_larger_copy_on_a_class_that_does_not_grow_is_refused_before_anything_
 // Longhorn compares with the volume, not with the snapshot
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_of_before_a_growth_is_copied_into_the_size_that_its_volume_has_now() {
-    let bench = Bench::new().await;
-    bench.create_volume(volume("source", GIB)).await.unwrap();
-    bench.taken("s", "source", None).await.unwrap();
-    bench
-        .patch(SNAPSHOT, "VolumeSnapshot", "s", json!({"status": {"readyToUse": true, "restoreSize": "1Gi"}}))
-        .await;
+    let bench = Bench::with_a_snapshot().await;
     bench.bind("source", "2Gi").await;
     let late = bench.create_volume(from_snapshot(volume(UID, 3 * GIB), "s")).await.unwrap_err();
     assert_eq!(late.code(), Code::DeadlineExceeded);
@@ -571,12 +434,7 @@ async fn a_snapshot_of_before_a_growth_is_copied_into_the_size_that_its_volume_h
 // docs/contract/csi-driver.md#filled
 #[tokio::test(start_paused = true)]
 async fn a_restore_into_a_larger_volume_is_copied_first_and_grown_then() {
-    let bench = Bench::new().await;
-    bench.create_volume(volume("source", GIB)).await.unwrap();
-    bench.taken("s", "source", None).await.unwrap();
-    bench
-        .patch(SNAPSHOT, "VolumeSnapshot", "s", json!({"status": {"readyToUse": true, "restoreSize": "1Gi"}}))
-        .await;
+    let bench = Bench::with_a_snapshot().await;
     let request = || from_snapshot(volume(UID, 2 * GIB), "s");
     let asks_for = async || {
         let spec = serde_json::to_value(bench.claim(UID).await.spec).unwrap();

@@ -36,10 +36,7 @@ pub(super) async fn snapshot(host: &Host, name: &HostName) -> Result<Content, Re
         }
     };
     local::check_owner(host, &snapshot).await?;
-    let class = match &content.class {
-        Some(class) => classes::named(host, class).await?,
-        None => None,
-    };
+    let class = classes::of(host, content.class.as_deref()).await?;
     let content = with(content, class.as_ref());
     let copied_into = if content.copies_equals { size_of_now(host, &snapshot).await? } else { None };
     Ok(Content { copied_into, ..content })
@@ -68,10 +65,7 @@ pub(super) async fn volume(host: &Host, name: &HostName) -> Result<Content, Refu
     let claim = there(name, claim)?;
     host.check_owner(&claim).await?;
     let content = of_volume(&claim);
-    let class = match &content.class {
-        Some(class) => classes::named(host, class).await?,
-        None => None,
-    };
+    let class = classes::of(host, content.class.as_deref()).await?;
     if let Some(class) = class.as_ref().filter(|class| classes::waits_for_consumer(class)) {
         // it would have the content of the time of its first attachment
         return Err(Refusal::precondition(format!(

@@ -55,10 +55,7 @@ async fn bound(
         return Ok(Some(claim));
     }
     let class = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
-    let class = match class {
-        Some(name) => classes::named(host, name).await?,
-        None => None,
-    };
+    let class = classes::of(host, class).await?;
     // a class that we may not read may wait, but not where the volume has to grow
     let is_to_grow = claim::claimed(&claim) != Some(wanted(asked, &claim));
     if class.map_or(!is_to_grow, |class| classes::waits_for_consumer(&class)) {

@@ -9,7 +9,7 @@ use tonic::Code;
 
 use super::{Asked, class, timestamp};
 use crate::{
-    controller::{create, inspect, needed, wait},
+    controller::{create, inspect, needed::Needed, wait},
     csi::Snapshot,
     host::{self, Host, kinds::VolumeSnapshot},
     refusal::Refusal,
@@ -117,7 +117,7 @@ fn matches(asked: &Asked, snapshot: &VolumeSnapshot) -> Result<Snapshot, Refusal
 }
 
 /// Those of others, of a machine's backup for one, are needed by others.
-pub(super) async fn delete(host: &Host, name: &HostName) -> Result<(), Refusal> {
+pub(super) async fn delete(host: &Host, needed: &Needed, name: &HostName) -> Result<(), Refusal> {
     let doing = |verb: &str| format!("{verb} {}", host.name_of("VolumeSnapshot", name));
     let snapshot = match host.snapshots().get(name.as_str()).await {
         Ok(snapshot) => snapshot,
@@ -132,7 +132,7 @@ pub(super) async fn delete(host: &Host, name: &HostName) -> Result<(), Refusal> 
         )));
     }
     check_owner(host, &snapshot).await?;
-    needed::snapshot(host, name).await?;
+    needed.snapshot(host, name).await?;
     match host.snapshots().delete(name.as_str(), &host::of_uid(snapshot.metadata.uid.as_deref())).await {
         Ok(_) => Ok(()),
         Err(error) if host::is_not_found(&error) => Ok(()),

@@ -1,0 +1,150 @@
+//! Remote backups: made, listed, restored, deleted.
+
+use std::time::Duration;
+
+use csi_driver::csi::ListSnapshotsRequest;
+use serde_json::{Value, json};
+use sim_apiserver::faults::Answer;
+use tonic::Code;
+
+use super::{
+    bench::{Bench, GIB, HARVESTER, NAMESPACE, SNAPSHOT, UID, from_snapshot, volume},
+    snapshots::{by_id, ids},
+};
+
+/// A backup as the Go driver makes it.
+async fn backup(bench: &Bench, namespace: &str, name: &str, status: Value) {
+    let labels = json!({"harvesterhci.io/backupSourceVolume": "source"});
+    bench
+        .create(
+            HARVESTER,
+            "VolumeRemoteBackup",
+            namespace,
+            json!({"metadata": {"name": name, "labels": labels},
+            "spec": {"type": "lh", "source": "source"}, "status": status}),
+        )
+        .await;
+}
+
+fn complete() -> Value {
+    json!({"success": true, "sourceSpec": {"resources": {"requests": {"storage": "1Gi"}}}})
+}
+
+// docs/contract/csi-driver.md#cut
+#[tokio::test(start_paused = true)]
+async fn a_remote_backup_is_told_when_it_is_complete_and_until_then_what_the_host_says() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    let (late, ()) = tokio::join!(bench.snapshot("b", "source", Some("backup")), async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let condition =
+            json!([{"type": "Ready", "status": "False", "reason": "Waiting", "message": "target is away"}]);
+        bench.patch(HARVESTER, "VolumeRemoteBackup", "b", json!({"status": {"conditions": condition}})).await;
+    });
+    let late = late.unwrap_err();
+    assert_eq!(late.code(), Code::DeadlineExceeded);
+    assert!(late.message().contains("the host says: Waiting target is away"), "{late}");
+    bench.patch(HARVESTER, "VolumeRemoteBackup", "b", json!({"status": {"success": true}})).await;
+    assert!(bench.snapshot("b", "source", Some("backup")).await.unwrap().ready_to_use);
+}
+
+// docs/contract/csi-driver.md#restore
+#[tokio::test(start_paused = true)]
+async fn backups_of_other_namespaces_are_restored_by_their_id_and_neither_listed_nor_deleted() {
+    let bench = Bench::new().await;
+    backup(&bench, NAMESPACE, "ours", complete()).await;
+    backup(&bench, "other", "theirs", complete()).await;
+    assert_eq!(ids(&bench, ListSnapshotsRequest::default()).await, ["backup:shop/ours"]);
+    assert_eq!(ids(&bench, by_id("backup:shop/ours")).await, ["backup:shop/ours"]);
+    assert_eq!(ids(&bench, by_id("absent")).await, Vec::<String>::new());
+    assert_eq!(ids(&bench, by_id("backup:other/theirs")).await, ["backup:other/theirs"]);
+    let refused = bench.delete_snapshot("backup:other/theirs").await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("Retain"), "{refused}");
+    assert!(bench.api(HARVESTER, "VolumeRemoteBackup", "other").get_opt("theirs").await.unwrap().is_some());
+}
+
+/// The host fills a claim, of the size that was backed up.
+async fn host_restores(bench: &Bench, name: &str) {
+    let restores = bench.api(HARVESTER, "VolumeRemoteRestore", NAMESPACE);
+    let restore = loop {
+        match restores.get_opt(name).await.unwrap() {
+            Some(restore) => break restore,
+            None => tokio::time::sleep(Duration::from_secs(1)).await,
+        }
+    };
+    let owner = json!([{"apiVersion": HARVESTER, "kind": "VolumeRemoteRestore", "name": name, "uid": restore.metadata.uid}]);
+    bench
+        .create(
+            "v1",
+            "PersistentVolumeClaim",
+            NAMESPACE,
+            json!({"metadata": {"name": name, "ownerReferences": owner},
+        "spec": {"accessModes": ["ReadWriteMany"], "volumeMode": "Block", "storageClassName": "longhorn",
+            "resources": {"requests": {"storage": "1Gi"}}}}),
+        )
+        .await;
+    bench.bind(name, "1Gi").await;
+    bench.patch(HARVESTER, "VolumeRemoteRestore", name, json!({"status": {"success": true}})).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backup_is_restored_into_a_volume_as_large_as_it_was_asked_for() {
+    let bench = Bench::new().await;
+    backup(&bench, "other", "theirs", complete()).await;
+    let request = from_snapshot(volume(UID, 2 * GIB), "backup:other/theirs");
+    let (answer, ()) = tokio::join!(bench.create_volume(request.clone()), async {
+        host_restores(&bench, UID).await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let spec = serde_json::to_value(bench.claim(UID).await.spec).unwrap();
+        assert_eq!(spec["resources"]["requests"]["storage"], "2Gi");
+        bench.bind(UID, "2Gi").await;
+    });
+    let answer = answer.unwrap();
+    assert_eq!(answer.capacity_bytes, 2 * GIB);
+    let restore = bench.api(HARVESTER, "VolumeRemoteRestore", NAMESPACE).get(UID).await.unwrap();
+    assert_eq!(restore.data["spec"], json!({"type": "lh", "from": "other/theirs"}));
+    assert_eq!(bench.create_volume(request).await.unwrap(), answer);
+    let other =
+        bench.create_volume(from_snapshot(volume(UID, 2 * GIB), "backup:shop/ours")).await.unwrap_err();
+    assert_eq!(other.code(), Code::AlreadyExists);
+    // the garbage collector would take the claim from the machine
+    bench.machine_with("node-1", UID).await;
+    assert_eq!(bench.delete_volume(UID).await.unwrap_err().code(), Code::FailedPrecondition);
+    let machines = bench.api("kubevirt.io/v1", "VirtualMachine", NAMESPACE);
+    machines.delete("node-1", &kube::api::DeleteParams::default()).await.unwrap();
+    bench.delete_volume(UID).await.unwrap();
+    let restores = bench.api(HARVESTER, "VolumeRemoteRestore", NAMESPACE);
+    assert!(restores.get_opt(UID).await.unwrap().is_none());
+    assert!(bench.claims().get_opt(UID).await.unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restore_that_takes_long_is_joined_by_the_next_call() {
+    let bench = Bench::new().await;
+    backup(&bench, NAMESPACE, "ours", complete()).await;
+    let request = from_snapshot(volume(UID, GIB), "backup:shop/ours");
+    let late = bench.create_volume(request.clone()).await.unwrap_err();
+    assert_eq!(late.code(), Code::DeadlineExceeded);
+    let condition =
+        json!([{"type": "Ready", "status": "False", "reason": "Waiting", "message": "target is away"}]);
+    bench.patch(HARVESTER, "VolumeRemoteRestore", UID, json!({"status": {"conditions": condition}})).await;
+    let late = bench.create_volume(request.clone()).await.unwrap_err();
+    assert!(late.message().contains("the host says: Waiting target is away"), "{late}");
+    let (answer, ()) = tokio::join!(bench.create_volume(request), host_restores(&bench, UID));
+    assert_eq!(answer.unwrap().capacity_bytes, GIB);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backup_that_is_not_there_or_too_large_is_not_restored() {
+    let bench = Bench::new().await;
+    backup(&bench, NAMESPACE, "half", json!({})).await;
+    backup(&bench, NAMESPACE, "whole", complete()).await;
+    let code = async |size: i64, id: &str| {
+        bench.create_volume(from_snapshot(volume(UID, size), id)).await.unwrap_err().code()
+    };
+    assert_eq!(code(GIB, "backup:shop/absent").await, Code::NotFound);
+    assert_eq!(code(GIB, "backup:shop/half").await, Code::FailedPrecondition);
+    assert_eq!(code(GIB / 2, "backup:shop/whole").await, Code::OutOfRange);
+    assert!(bench.api(HARVESTER, "VolumeRemoteRestore", NAMESPACE).get_opt(UID).await.unwrap().is_none());
+}

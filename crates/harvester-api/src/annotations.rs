@@ -158,6 +158,9 @@ pub const VM_NAMESPACE: &str = "cloudprovider.harvesterhci.io/vm-namespace";
 pub const CSI_ATTACH: &str = "driver.harvesterhci.io/attach";
 /// On the PersistentVolumeClaim of a volume, by the CSI driver: its name, size and reach as CSI knows them, as JSON.
 pub const CSI_VOLUME: &str = "driver.harvesterhci.io/volume";
+/// On the PersistentVolumeClaim of a volume, by the CSI driver: when the host began to wait for a pod to grow the file system,
+/// as it stood there when the last growth was asked for.
+pub const CSI_FORMER_GROWTH: &str = "driver.harvesterhci.io/former-growth";
 /// On a VolumeSnapshot and a VolumeRemoteBackup, by the CSI driver: the volume as it was, as JSON.
 pub const CSI_SNAPSHOT: &str = "driver.harvesterhci.io/snapshot";
 /// On a VirtualMachine, by the CSI driver: which of its processes last changed the version of the machine, so that writes

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use harvester_api::annotations::{CSI_ATTACH, CSI_VOLUME};
+use harvester_api::annotations::{CSI_ATTACH, CSI_FORMER_GROWTH, CSI_VOLUME};
 use k8s_openapi::{
     api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimCondition},
     apimachinery::pkg::api::resource::Quantity,
@@ -61,9 +61,7 @@ pub(super) async fn expand(
         return Err(no_growth(name));
     }
     let (decision, claim) = write(host, name, size).await?;
-    let is_new = decision.patch.is_some_and(|patch| patch.get("spec").is_some());
-    let former = if is_new { pending(&claim) } else { None };
-    wait_until_grown(host, name, &claim, decision.claimed, former.cloned()).await?;
+    wait_until_grown(host, name, &claim, decision.claimed).await?;
     Ok(ControllerExpandVolumeResponse {
         capacity_bytes: i64::try_from(decision.size).unwrap_or(i64::MAX),
         node_expansion_required: is_in_use(host, name, &claim).await?,
@@ -125,7 +123,7 @@ fn decide(name: &HostName, claim: &PersistentVolumeClaim, size: Size) -> Result<
         // a growth that the rounding has already is none, and no fault (docs/contract/csi-driver.md#sizes)
         if told != Some(size.asked) && size.on_host() < claimed {
             // a growth that the host could not do may be taken back to a smaller one
-            let capacity = capacity(claim).filter(|_| !is_grown(claim, claimed, None));
+            let capacity = capacity(claim).filter(|_| !is_grown(claim, claimed));
             if capacity.is_none_or(|capacity| size.on_host() <= capacity) {
                 return Err(no_shrinking(name, claim, size));
             }
@@ -161,7 +159,7 @@ pub(super) fn capacity(claim: &PersistentVolumeClaim) -> Option<u64> {
 pub(super) fn size(claim: &PersistentVolumeClaim) -> Option<u64> {
     let claimed = create::claimed(claim);
     let told = VolumeRecord::of(claim).map(|record| record.size).or(claimed)?;
-    let capacity = capacity(claim).filter(|_| !is_grown(claim, claimed.unwrap_or(told), None));
+    let capacity = capacity(claim).filter(|_| !is_grown(claim, claimed.unwrap_or(told)));
     Some(capacity.map_or(told, |capacity| told.min(capacity)))
 }
 
@@ -172,14 +170,26 @@ fn patch(
     size: u64,
     claimed: Option<u64>,
 ) -> Value {
-    let mut patch = json!({"metadata": {"resourceVersion": claim.resource_version()}});
+    let mut patch = match claimed {
+        Some(claimed) => growth(claim, claimed),
+        None => json!({"metadata": {"resourceVersion": claim.resource_version()}}),
+    };
     if let Some(record) = recorded {
         let text =
             serde_json::to_string(&VolumeRecord { size, ..record }).expect("a struct of texts and numbers");
-        patch["metadata"]["annotations"] = json!({CSI_VOLUME: text});
+        patch["metadata"]["annotations"][CSI_VOLUME] = text.into();
     }
-    if let Some(claimed) = claimed {
-        patch["spec"] = json!({"resources": {"requests": {"storage": quantity::of_bytes(claimed)}}});
+    patch
+}
+
+/// A claim for so many bytes, on the version that was decided on. What the host still says of an earlier growth is noted:
+/// the call may end before the host has begun, and the next one has to know it.
+pub(super) fn growth(claim: &PersistentVolumeClaim, claimed: u64) -> Value {
+    let mut patch = json!({"metadata": {"resourceVersion": claim.resource_version()},
+        "spec": {"resources": {"requests": {"storage": quantity::of_bytes(claimed)}}}});
+    let former = pending(claim).map(since);
+    if former.as_ref() != claim.annotations().get(CSI_FORMER_GROWTH) {
+        patch["metadata"]["annotations"][CSI_FORMER_GROWTH] = former.into();
     }
     patch
 }
@@ -208,15 +218,14 @@ fn of_growth(doing: &str, error: &kube::Error) -> Refusal {
     }
 }
 
-/// Waits until the host's volume has `claimed` bytes. `former` is what the host said of an earlier growth.
+/// Waits until the host's volume has `claimed` bytes.
 pub(super) async fn wait_until_grown(
     host: &Host,
     name: &HostName,
     claim: &PersistentVolumeClaim,
     claimed: u64,
-    former: Option<PersistentVolumeClaimCondition>,
 ) -> Result<(), Refusal> {
-    let is_done = |claim: &PersistentVolumeClaim| is_grown(claim, claimed, former.as_ref());
+    let is_done = |claim: &PersistentVolumeClaim| is_grown(claim, claimed);
     if is_done(claim) {
         return Ok(());
     }
@@ -238,30 +247,28 @@ pub(super) async fn wait_until_grown(
 }
 
 /// The volume has the size. That of a claim with a file system, which the host grows when a pod uses it next, has it too.
-fn is_grown(
-    claim: &PersistentVolumeClaim,
-    claimed: u64,
-    former: Option<&PersistentVolumeClaimCondition>,
-) -> bool {
+fn is_grown(claim: &PersistentVolumeClaim, claimed: u64) -> bool {
     let Some(status) = &claim.status else { return false };
     if storage(status.capacity.as_ref()).is_some_and(|capacity| capacity >= claimed) {
         return true;
     }
-    let pending = pending(claim);
-    let Some(allocated) = storage(status.allocated_resources.as_ref()) else {
-        return pending.is_some() && pending != former;
-    };
+    let Some(pending) = pending(claim) else { return false };
+    let is_of_this = claim.annotations().get(CSI_FORMER_GROWTH) != Some(&since(pending));
+    let Some(allocated) = storage(status.allocated_resources.as_ref()) else { return is_of_this };
     // newer hosts say how large the growth is that they speak of, and who has to go on with it
     let state = status.allocated_resource_statuses.as_ref().and_then(|all| all.get(STORAGE));
-    allocated >= claimed
-        && pending.is_some()
-        && state.map_or(pending != former, |state| state.starts_with("Node"))
+    allocated >= claimed && state.map_or(is_of_this, |state| state.starts_with("Node"))
 }
 
 /// That a pod has to use the volume before its file system grows; of this growth, or of an earlier one.
-pub(super) fn pending(claim: &PersistentVolumeClaim) -> Option<&PersistentVolumeClaimCondition> {
+fn pending(claim: &PersistentVolumeClaim) -> Option<&PersistentVolumeClaimCondition> {
     let conditions = claim.status.as_ref()?.conditions.as_deref()?;
     conditions.iter().find(|one| one.type_ == "FileSystemResizePending" && one.status == "True")
+}
+
+/// The resizer removes the condition of an earlier growth when it begins, so each growth has a time of its own.
+fn since(pending: &PersistentVolumeClaimCondition) -> String {
+    pending.last_transition_time.as_ref().map(|time| time.0.to_string()).unwrap_or_default()
 }
 
 fn storage(quantities: Option<&BTreeMap<String, Quantity>>) -> Option<u64> {
@@ -421,8 +428,23 @@ mod tests {
             "allocatedResources": allocated.map(|bytes| json!({"storage": bytes.to_string()})),
             "allocatedResourceStatuses": state.map(|state| json!({"storage": state}))}))
             .unwrap();
-        let former = former.and_then(|_| pending(&claim).cloned());
-        assert_eq!(is_grown(&claim, 2 << 30, former.as_ref()), expected);
+        if former.is_some() {
+            // as it is when this growth is asked for
+            let patch = growth(&claim, 2 << 30);
+            let note = patch["metadata"]["annotations"][CSI_FORMER_GROWTH].as_str().unwrap().to_owned();
+            claim.metadata.annotations = Some(BTreeMap::from([(CSI_FORMER_GROWTH.to_owned(), note)]));
+        }
+        assert_eq!(is_grown(&claim, 2 << 30), expected);
+    }
+
+    #[test]
+    fn a_note_of_an_earlier_growth_goes_with_the_next_one() {
+        let mut claim = claim(None, GIB);
+        assert!(growth(&claim, 2 << 30)["metadata"].get("annotations").is_none());
+        claim.metadata.annotations =
+            Some(BTreeMap::from([(CSI_FORMER_GROWTH.to_owned(), "2026-01-01T00:00:00Z".to_owned())]));
+        let patch = growth(&claim, 2 << 30);
+        assert_eq!(patch["metadata"]["annotations"], json!({CSI_FORMER_GROWTH: null}));
     }
 
     #[rstest]

@@ -440,6 +440,9 @@ async fn a_file_system_that_waited_for_a_pod_before_is_not_taken_for_grown() {
         assert_eq!(size["resources"]["requests"]["storage"], "2Gi");
     });
     assert_eq!(answer.unwrap_err().code(), Code::DeadlineExceeded);
+    // nor by the call that comes again, in another process perhaps
+    assert_eq!(expand(&bench, UID, 2 * GIB).await.unwrap_err().code(), Code::DeadlineExceeded);
+    assert_eq!(list(&bench, 0, "").await.unwrap().entries[0].volume.as_ref().unwrap().capacity_bytes, GIB);
     let (answer, ()) = tokio::join!(expand(&bench, UID, 3 * GIB), async {
         tokio::time::sleep(Duration::from_secs(50)).await;
         says("2026-01-01T00:01:00Z").await;

@@ -4,17 +4,13 @@
 //! With the answer the guest lets go of what the content comes from.
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::{
-    ResourceExt,
-    api::{Patch, PatchParams},
-};
-use serde_json::json;
+use kube::api::{Patch, PatchParams};
 use tonic::Code;
 
 use super::super::{classes, expand, wait};
 use super::{claim, request::Asked};
 use crate::{
-    host::{Host, bound_volume, kinds::longhorn, quantity},
+    host::{Host, bound_volume, kinds::longhorn},
     refusal::Refusal,
 };
 
@@ -30,14 +26,12 @@ pub(super) async fn finish(host: &Host, asked: &Asked, claim: PersistentVolumeCl
 async fn grow(host: &Host, asked: &Asked, claim: PersistentVolumeClaim) -> Result<(), Refusal> {
     let (name, size) = (&asked.name, wanted(asked, &claim));
     if claim::claimed(&claim) == Some(size) {
-        return expand::wait_until_grown(host, name, &claim, size, None).await;
+        return expand::wait_until_grown(host, name, &claim, size).await;
     }
-    let patch = json!({"metadata": {"resourceVersion": claim.resource_version()},
-        "spec": {"resources": {"requests": {"storage": quantity::of_bytes(size)}}}});
+    let patch = expand::growth(&claim, size);
     let patched = host.claims().patch(name.as_str(), &PatchParams::default(), &Patch::Merge(patch)).await;
     let claim = patched.map_err(|error| expand::refusal_of_growth(host, name, &error))?;
-    let former = expand::pending(&claim).cloned();
-    expand::wait_until_grown(host, name, &claim, size, former).await
+    expand::wait_until_grown(host, name, &claim, size).await
 }
 
 /// What the claim is to ask for in the end: Longhorn's begins with the size of its source.

@@ -167,7 +167,7 @@ fn finish(asked: &Asked, claim: &PersistentVolumeClaim, size: Size, source: u64)
 
 async fn wait_for_growth(host: &Host, asked: &Asked, claim: &PersistentVolumeClaim) -> Result<(), Refusal> {
     let claimed = claim::claimed(claim).unwrap_or(0);
-    expand::wait_until_grown(host, &asked.name, claim, claimed, None).await
+    expand::wait_until_grown(host, &asked.name, claim, claimed).await
 }
 
 /// Whether the host made the claim for a VolumeRemoteRestore.

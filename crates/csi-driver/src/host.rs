@@ -10,7 +10,10 @@ pub mod reach;
 pub mod rights;
 
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
-use k8s_openapi::api::{core::v1::PersistentVolumeClaim, storage::v1::StorageClass};
+use k8s_openapi::{
+    api::{core::v1::PersistentVolumeClaim, storage::v1::StorageClass},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use kube::{
     Api, Client,
     api::{ListParams, Preconditions},
@@ -153,6 +156,14 @@ where
             None => return Ok(all),
         }
     }
+}
+
+/// Deletes the version of the object that was read, and no other.
+pub fn of_version(metadata: &ObjectMeta) -> kube::api::DeleteParams {
+    kube::api::DeleteParams::default().preconditions(Preconditions {
+        uid: metadata.uid.clone(),
+        resource_version: metadata.resource_version.clone(),
+    })
 }
 
 /// Deletes the object that was read, and no other of its name.

@@ -23,7 +23,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::PostParams;
 use tonic::Code;
 
-use super::classes;
+use super::{classes, needed::Needed};
 use crate::{
     csi::CreateVolumeResponse,
     host::Host,
@@ -33,7 +33,11 @@ use crate::{
 use claim::Plan;
 use request::{Asked, Source};
 
-pub(super) async fn create_volume(host: &Host, asked: &Asked) -> Result<CreateVolumeResponse, Refusal> {
+pub(super) async fn create_volume(
+    host: &Host,
+    needed: &Needed,
+    asked: &Asked,
+) -> Result<CreateVolumeResponse, Refusal> {
     let existing = read(host, &asked.name).await?;
     if let Some(Source::Backup { namespace, name }) = &asked.source {
         return restore::restore(host, asked, namespace, name, existing).await;
@@ -45,7 +49,10 @@ pub(super) async fn create_volume(host: &Host, asked: &Asked) -> Result<CreateVo
     if asked.reach == Reach::Export {
         export::ensure(host, &asked.name, claim).await.map_err(under_way)?;
     } else if asked.source.is_some() {
-        copy::finish(host, asked, claim).await.map_err(under_way)?;
+        let failed = copy::finish(host, asked, claim).await.map_err(under_way)?;
+        if let Some(failed) = failed {
+            return Err(copy::undo(host, needed, &asked.name, &failed).await);
+        }
     }
     Ok(asked.answer(size))
 }

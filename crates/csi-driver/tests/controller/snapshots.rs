@@ -264,7 +264,7 @@ async fn taken_with(bench: &Bench, name: &str, class: &str) {
         .await;
 }
 
-async fn class_of_backups(bench: &Bench) {
+pub(super) async fn class_of_backups(bench: &Bench) {
     let class = json!({"metadata": {"name": "backups"}, "driver": "driver.longhorn.io", "deletionPolicy": "Delete",
         "parameters": {"type": "bak"}});
     bench.create(SNAPSHOT, "VolumeSnapshotClass", "", class).await;
@@ -368,6 +368,59 @@ async fn a_restored_volume_is_there_when_the_host_has_filled_it() {
         api.patch(&format!("pvc-of-{UID}"), &kube::api::PatchParams::default(), &done).await.unwrap()
     });
     assert_eq!(answer.unwrap().capacity_bytes, GIB);
+}
+
+/// A claim whose copy Longhorn could not make.
+async fn with_a_failed_copy() -> Bench {
+    let bench = Bench::with_a_snapshot().await;
+    let late = bench.create_volume(from_snapshot(volume(UID, GIB), "s")).await.unwrap_err();
+    assert_eq!(late.code(), Code::DeadlineExceeded);
+    longhorn_volume(&bench, UID, "failed").await;
+    let condition = json!([{"type": "Scheduled", "status": "False", "message": "no disk has room"}]);
+    let volumes = bench.api("longhorn.io/v1beta2", "Volume", "longhorn-system");
+    let patch = kube::api::Patch::Merge(json!({"status": {"conditions": condition}}));
+    volumes.patch(&format!("pvc-of-{UID}"), &kube::api::PatchParams::default(), &patch).await.unwrap();
+    bench.bind(UID, "1Gi").await;
+    bench
+}
+
+// docs/contract/csi-driver.md#filled
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_longhorn_could_not_make_is_told_with_the_reason_and_begun_anew_by_the_next_call() {
+    let bench = with_a_failed_copy().await;
+    let request = || from_snapshot(volume(UID, GIB), "s");
+    let failed = bench.create_volume(request()).await.unwrap_err();
+    // for the provisioner nothing is under way: it asks again, unless nobody wants the volume any more
+    assert_eq!(failed.code(), Code::FailedPrecondition);
+    assert!(failed.message().contains("no disk has room"), "{failed}");
+    assert!(bench.claims().get_opt(UID).await.unwrap().is_none());
+    let volumes = bench.api("longhorn.io/v1beta2", "Volume", "longhorn-system");
+    volumes.delete(&format!("pvc-of-{UID}"), &kube::api::DeleteParams::default()).await.unwrap();
+    bench.filled(request()).await.unwrap();
+}
+
+#[rstest]
+#[case::on_its_way_into_a_machine(json!({"driver.harvesterhci.io/attach": "{}"}))]
+#[case::of_the_go_driver(json!({"driver.harvesterhci.io/volume": null}))]
+#[tokio::test(start_paused = true)]
+async fn a_failed_copy_that_a_persistent_volume_may_name_stays(#[case] annotations: serde_json::Value) {
+    let bench = with_a_failed_copy().await;
+    let metadata = json!({"metadata": {"annotations": annotations}});
+    bench.patch("v1", "PersistentVolumeClaim", UID, metadata).await;
+    let failed = bench.create_volume(from_snapshot(volume(UID, GIB), "s")).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable);
+    assert!(failed.message().contains("no disk has room"), "{failed}");
+    assert!(bench.claims().get_opt(UID).await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_copy_that_has_a_snapshot_stays() {
+    let bench = with_a_failed_copy().await;
+    bench.taken("of-the-copy", UID, None).await.unwrap();
+    let failed = bench.create_volume(from_snapshot(volume(UID, GIB), "s")).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable);
+    assert!(failed.message().contains("VolumeSnapshot of-the-copy"), "{failed}");
+    assert!(bench.claims().get_opt(UID).await.unwrap().is_some());
 }
 
 // docs/contract/csi-driver.md#optional

@@ -3,24 +3,71 @@
 //!
 //! With the answer the guest lets go of what the content comes from.
 
+use harvester_api::annotations::CSI_ATTACH;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::api::{Patch, PatchParams};
+use kube::{
+    ResourceExt,
+    api::{Patch, PatchParams},
+};
 use tonic::Code;
 
-use super::super::{classes, expand, wait};
+use super::super::{classes, expand, needed::Needed, wait};
 use super::{claim, request::Asked};
 use crate::{
-    host::{Host, bound_volume, kinds::longhorn},
+    host::{self, Host, LONGHORN_SYSTEM, bound_volume, kinds::longhorn},
     refusal::Refusal,
+    volume::{name::HostName, record::VolumeRecord},
 };
 
-/// Waits until the host has filled the volume of the claim, and grown it.
-pub(super) async fn finish(host: &Host, asked: &Asked, claim: PersistentVolumeClaim) -> Result<(), Refusal> {
-    let Some(claim) = bound(host, asked, claim).await? else { return Ok(()) };
-    if let Some(volume) = bound_volume(&claim) {
-        filled(host, asked, volume).await?;
+/// A copy that the host could not make.
+pub(super) struct Failed {
+    claim: PersistentVolumeClaim,
+    why: String,
+}
+
+/// Waits until the host has filled the volume of the claim, and grown it, or could not fill it.
+pub(super) async fn finish(
+    host: &Host,
+    asked: &Asked,
+    claim: PersistentVolumeClaim,
+) -> Result<Option<Failed>, Refusal> {
+    let Some(claim) = bound(host, asked, claim).await? else { return Ok(None) };
+    if let Some(volume) = bound_volume(&claim)
+        && let Some(why) = failure(host, asked, volume).await?
+    {
+        return Ok(Some(Failed { claim, why }));
     }
-    grow(host, asked, claim).await
+    grow(host, asked, claim).await.map(|()| None)
+}
+
+/// Deletes a claim that could not be filled, so that the next call makes it anew: Longhorn lets no machine use it, and the
+/// guest has no PersistentVolume of it before our answer. The code is final, for nothing is left behind.
+pub(super) async fn undo(host: &Host, needed: &Needed, name: &HostName, copy: &Failed) -> Refusal {
+    let failed = format!("Longhorn could not copy into {}: {}", host.claim_name(name), copy.why);
+    match delete(host, needed, name, &copy.claim).await {
+        Ok(()) => Refusal::precondition(format!("{failed}: it was deleted, and the next call makes it anew")),
+        Err(refusal) => Refusal::unavailable(format!("{failed}; it stays there: {}", refusal.message)),
+    }
+}
+
+async fn delete(
+    host: &Host,
+    needed: &Needed,
+    name: &HostName,
+    claim: &PersistentVolumeClaim,
+) -> Result<(), Refusal> {
+    if VolumeRecord::of(claim).is_none() || claim.annotations().contains_key(CSI_ATTACH) {
+        return Err(Refusal::precondition(
+            "a PersistentVolume may name it: delete the volume and make it anew",
+        ));
+    }
+    host.check_owner(claim).await?;
+    needed.volume(host, name).await?;
+    match host.claims().delete(name.as_str(), &host::of_version(&claim.metadata)).await {
+        Ok(_) => Ok(()),
+        Err(error) if host::is_not_found(&error) => Ok(()),
+        Err(error) => Err(Refusal::of_host(&format!("delete {}", host.claim_name(name)), &error)),
+    }
 }
 
 async fn grow(host: &Host, asked: &Asked, claim: PersistentVolumeClaim) -> Result<(), Refusal> {
@@ -65,27 +112,27 @@ async fn bound(
     }
 }
 
-/// Longhorn copies after it has told Kubernetes of the volume. Other provisioners have no such object, and older hosts
-/// do not let us read it.
-async fn filled(host: &Host, asked: &Asked, volume: &str) -> Result<(), Refusal> {
+/// Waits until the copy has ended, and returns why it failed. Longhorn copies after it has told Kubernetes of the volume.
+/// Other provisioners have no such object, and older hosts do not let us read it.
+async fn failure(host: &Host, asked: &Asked, volume: &str) -> Result<Option<String>, Refusal> {
     let what = format!("Longhorn has not copied all of {}", host.claim_name(&asked.name));
     let api = host.longhorn_volumes();
     let is_settled = |volume: &longhorn::Volume| state(volume) != State::Copies;
     let read = match wait::by_reading(api, volume, &what, is_settled).await {
         Ok(read) => read,
-        Err(refusal) if refusal.code == Code::PermissionDenied => return Ok(()),
+        Err(refusal) if refusal.code == Code::PermissionDenied => return Ok(None),
         Err(refusal) => return Err(refusal),
     };
-    match read.as_ref().map(state) {
-        Some(State::Failed) => Err(Refusal::new(
-            Code::Unavailable,
-            format!(
-                "Longhorn could not fill volume {volume} of {}: look at it there, or delete the claim and make it anew",
-                host.claim_name(&asked.name)
-            ),
-        )),
-        _ => Ok(()),
-    }
+    Ok(read.filter(|volume| state(volume) == State::Failed).map(|volume| why_failed(&volume)))
+}
+
+/// What Longhorn says about the volume; why a copy failed it says in Events alone, which no role lets us read.
+fn why_failed(volume: &longhorn::Volume) -> String {
+    let words = volume.status.conditions.iter().map(|one| one.message.as_str());
+    let words: Vec<_> = words.filter(|message| !message.is_empty()).collect();
+    let said = if words.is_empty() { String::new() } else { format!("{}, and ", words.join("; ")) };
+    let name = volume.metadata.name.as_deref().unwrap_or_default();
+    format!("{said}Events about volume {name} in namespace {LONGHORN_SYSTEM} say more")
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

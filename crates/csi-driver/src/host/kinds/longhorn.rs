@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, core::NamespaceResourceScope};
 use serde::Deserialize;
 
-use super::lenient;
+use super::{HostCondition, lenient};
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -38,6 +38,8 @@ pub struct VolumeStatus {
     /// A backup is being restored into it.
     #[serde(deserialize_with = "lenient")]
     pub restore_required: bool,
+    #[serde(deserialize_with = "lenient")]
+    pub conditions: Vec<HostCondition>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

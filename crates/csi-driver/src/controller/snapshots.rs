@@ -102,7 +102,7 @@ pub(super) async fn list_snapshots(
 ) -> Result<ListSnapshotsResponse, Refusal> {
     // a strange token is refused without a list of everything
     page(Vec::<String>::new(), String::as_str, request.max_entries, &request.starting_token)?;
-    let mut all = if request.snapshot_id.is_empty() {
+    let found = if request.snapshot_id.is_empty() {
         let mut all = local::all(host).await?;
         all.extend(backup::all(host).await?);
         all
@@ -110,7 +110,8 @@ pub(super) async fn list_snapshots(
         one(host, &request.snapshot_id).await?.into_iter().collect()
     };
     let source = &request.source_volume_id;
-    all.retain(|one| source.is_empty() || one.source_volume_id == *source);
+    let all = found.into_iter().filter(|one| one.is_cut).map(|one| one.snapshot);
+    let all = all.filter(|one| source.is_empty() || one.source_volume_id == *source).collect();
     let (page, next_token) = page(all, |one| &one.snapshot_id, request.max_entries, &request.starting_token)?;
     let entries =
         page.into_iter().map(|one| list_snapshots_response::Entry { snapshot: Some(one) }).collect();
@@ -118,16 +119,23 @@ pub(super) async fn list_snapshots(
 }
 
 pub(super) async fn get_snapshot(host: &Host, id: &str) -> Result<Snapshot, Refusal> {
-    one(host, id).await?.ok_or_else(|| Refusal::not_found(format!("there is no snapshot {id:?}")))
+    let found = one(host, id).await?;
+    found.map(|one| one.snapshot).ok_or_else(|| Refusal::not_found(format!("there is no snapshot {id:?}")))
 }
 
-async fn one(host: &Host, id: &str) -> Result<Option<Snapshot>, Refusal> {
+/// A snapshot of the host. One that is not cut is in no list (CSI 1.12, ListSnapshots).
+struct Found {
+    snapshot: Snapshot,
+    is_cut: bool,
+}
+
+async fn one(host: &Host, id: &str) -> Result<Option<Found>, Refusal> {
     match Handle::parse(id) {
         None => Ok(None),
         Some(Handle::Local(name)) => local::one(host, &name).await,
         Some(Handle::Backup { namespace, name }) => {
             let backup = backup::read(host, &namespace, &name).await?;
-            Ok(backup.as_ref().and_then(backup::shown))
+            Ok(backup.as_ref().and_then(backup::found))
         }
     }
 }

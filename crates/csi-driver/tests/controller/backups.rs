@@ -9,7 +9,7 @@ use tonic::Code;
 
 use super::{
     bench::{Bench, GIB, HARVESTER, NAMESPACE, SNAPSHOT, UID, from_snapshot, volume},
-    snapshots::{by_id, ids},
+    snapshots::{by_id, class_of_backups, ids},
 };
 
 /// A backup as the Go driver makes it.
@@ -147,4 +147,59 @@ async fn a_backup_that_is_not_there_or_too_large_is_not_restored() {
     assert_eq!(code(GIB, "backup:shop/half").await, Code::FailedPrecondition);
     assert_eq!(code(GIB / 2, "backup:shop/whole").await, Code::OutOfRange);
     assert!(bench.api(HARVESTER, "VolumeRemoteRestore", NAMESPACE).get_opt(UID).await.unwrap().is_none());
+}
+
+/// CSI 1.12, ListSnapshots: what is not cut is in no list. Nothing says of a backup that it is before it is complete.
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_that_is_not_cut_and_a_backup_that_is_not_complete_are_in_no_list() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    assert_eq!(bench.snapshot("s", "source", None).await.unwrap_err().code(), Code::DeadlineExceeded);
+    assert_eq!(
+        bench.snapshot("b", "source", Some("backup")).await.unwrap_err().code(),
+        Code::DeadlineExceeded
+    );
+    for request in [ListSnapshotsRequest::default(), by_id("s"), by_id("backup:shop/b")] {
+        assert_eq!(ids(&bench, request).await, Vec::<String>::new());
+    }
+    let cut = json!({"status": {"creationTime": "2026-01-01T00:00:05Z"}});
+    bench.patch(SNAPSHOT, "VolumeSnapshot", "s", cut).await;
+    bench.patch(HARVESTER, "VolumeRemoteBackup", "b", json!({"status": {"success": true}})).await;
+    assert_eq!(ids(&bench, ListSnapshotsRequest::default()).await, ["backup:shop/b", "s"]);
+}
+
+/// The host makes a snapshot of the volume for the backup, and reads from it until it is complete.
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_not_deleted_while_a_remote_backup_of_it_is_made() {
+    let bench = Bench::new().await;
+    class_of_backups(&bench).await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    assert_eq!(
+        bench.snapshot("b", "source", Some("backup")).await.unwrap_err().code(),
+        Code::DeadlineExceeded
+    );
+    let uid = bench.api(HARVESTER, "VolumeRemoteBackup", NAMESPACE).get("b").await.unwrap().metadata.uid;
+    let owner = json!([{"apiVersion": HARVESTER, "kind": "VolumeRemoteBackup", "name": "b", "uid": uid, "controller": true}]);
+    let spec =
+        json!({"source": {"persistentVolumeClaimName": "source"}, "volumeSnapshotClassName": "backups"});
+    let snapshot = json!({"metadata": {"name": "b", "ownerReferences": owner}, "spec": spec});
+    bench.create(SNAPSHOT, "VolumeSnapshot", NAMESPACE, snapshot).await;
+    let refused = bench.delete_volume("source").await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("wait until VolumeRemoteBackup b is complete"), "{refused}");
+    bench.patch(SNAPSHOT, "VolumeSnapshot", "b", json!({"status": {"readyToUse": true}})).await;
+    bench.delete_volume("source").await.unwrap();
+}
+
+// docs/contract/csi-driver.md#restore
+#[tokio::test(start_paused = true)]
+async fn a_backup_without_a_mark_of_either_driver_is_not_deleted() {
+    let bench = Bench::new().await;
+    backup(&bench, NAMESPACE, "of-somebody", complete()).await;
+    bench.patch(HARVESTER, "VolumeRemoteBackup", "of-somebody", json!({"metadata": {"labels": null}})).await;
+    let refused = bench.delete_snapshot("backup:shop/of-somebody").await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("was not made by this driver"), "{refused}");
+    let backups = bench.api(HARVESTER, "VolumeRemoteBackup", NAMESPACE);
+    assert!(backups.get_opt("of-somebody").await.unwrap().is_some());
 }

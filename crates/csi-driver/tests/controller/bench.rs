@@ -115,10 +115,13 @@ impl Bench {
 
     /// The same, with the driver in this machine.
     pub(crate) async fn in_machine(name: &str) -> Self {
-        let bench = Self::new().await;
+        Self::new().await.moved_into_machine(name)
+    }
+
+    pub(crate) fn moved_into_machine(self, name: &str) -> Self {
         let machine = tokio::sync::watch::channel(Some(name.to_owned())).1;
-        let host = Self::host(&bench.server).for_cluster_of(machine);
-        Self { service: Self::on(host, csi_driver::attach::Options::new("pod-a")), ..bench }
+        let host = Self::host(&self.server).for_cluster_of(machine);
+        Self { service: Self::on(host, csi_driver::attach::Options::new("pod-a")), ..self }
     }
 
     /// From now on these nodes use each volume, or nobody knows.

@@ -7,7 +7,9 @@ use csi_driver::csi::{
 use serde_json::json;
 use tonic::{Code, Request, Status};
 
-use super::bench::{Bench, GIB, NAMESPACE, UID, files, from_snapshot, from_volume, volume, volume_for};
+use super::bench::{
+    Bench, GIB, HARVESTER, NAMESPACE, SNAPSHOT, UID, files, from_snapshot, from_volume, volume, volume_for,
+};
 
 const LABEL: &str = "guestcluster.harvesterhci.io/name";
 
@@ -66,26 +68,28 @@ async fn a_volume_of_another_cluster_of_the_namespace_is_refused_to_each_call() 
 
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_of_another_clusters_volume_is_neither_deleted_nor_restored() {
-    let bench = Bench::in_machine("red-1").await;
+    let bench = Bench::with_a_snapshot().await.moved_into_machine("red-1");
     machine(&bench, "red-1", "red").await;
-    bench.create_volume(volume("source", GIB)).await.unwrap();
     bench.bind("source", "1Gi").await;
-    bench.taken("s", "source", None).await.unwrap();
-    let ready = json!({"status": {"readyToUse": true, "restoreSize": "1Gi"}});
-    bench.patch("snapshot.storage.k8s.io/v1", "VolumeSnapshot", "s", ready).await;
+    bench.taken("b", "source", Some("backup")).await.unwrap();
     let label = |cluster: &str| json!({"metadata": {"labels": {LABEL: cluster}}});
     bench.patch("v1", "PersistentVolumeClaim", "source", label("blue")).await;
     machine(&bench, "blue-1", "blue").await;
     let refusals = [
         bench.create_volume(from_snapshot(volume(UID, GIB), "s")).await.unwrap_err(),
         bench.delete_snapshot("s").await.unwrap_err(),
+        bench.delete_snapshot("backup:shop/b").await.unwrap_err(),
     ];
     for refusal in refusals {
         assert_eq!(refusal.code(), Code::PermissionDenied, "{refusal}");
         assert!(refusal.message().contains("is a volume of guest cluster blue"), "{refusal}");
     }
+    for (kind, version, name) in [("VolumeSnapshot", SNAPSHOT, "s"), ("VolumeRemoteBackup", HARVESTER, "b")] {
+        assert!(bench.api(version, kind, NAMESPACE).get_opt(name).await.unwrap().is_some(), "{kind}");
+    }
     bench.patch("v1", "PersistentVolumeClaim", "source", label("red")).await;
     bench.delete_snapshot("s").await.unwrap();
+    bench.delete_snapshot("backup:shop/b").await.unwrap();
 }
 
 // the Go driver writes no annotation, and leaves ours as it is

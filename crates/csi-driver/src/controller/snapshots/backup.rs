@@ -7,7 +7,7 @@ use harvester_api::{annotations::CSI_SNAPSHOT, labels};
 use kube::{ResourceExt, api::PostParams};
 use tonic::Code;
 
-use super::{Asked, handle::Handle, timestamp};
+use super::{Asked, Found, handle::Handle, timestamp};
 use crate::{
     controller::{
         create::{self, LONGHORN_BACKUP, said},
@@ -138,9 +138,9 @@ fn is_ours(backup: &VolumeRemoteBackup) -> bool {
 }
 
 /// All backups of ours; none on a host without backups.
-pub(super) async fn all(host: &Host) -> Result<Vec<Snapshot>, Refusal> {
+pub(super) async fn all(host: &Host) -> Result<Vec<Found>, Refusal> {
     match host::list(&host.backups_of(host.namespace())).await {
-        Ok(backups) => Ok(backups.iter().filter(|one| is_ours(one)).filter_map(shown).collect()),
+        Ok(backups) => Ok(backups.iter().filter(|one| is_ours(one)).filter_map(found).collect()),
         Err(error) if host::is_absent(&error) => Ok(vec![]),
         Err(error) => {
             let doing = format!("list the VolumeRemoteBackups of namespace {} on the host", host.namespace());
@@ -170,8 +170,13 @@ pub(in super::super) fn size_of(backup: &VolumeRemoteBackup) -> Option<u64> {
     quantity::bytes(spec.resources.as_ref()?.requests.as_ref()?.get("storage")?)
 }
 
+/// Nothing of the host says that a backup is cut before it is complete.
+pub(super) fn found(backup: &VolumeRemoteBackup) -> Option<Found> {
+    shown(backup).map(|snapshot| Found { is_cut: snapshot.ready_to_use, snapshot })
+}
+
 /// The backup as CSI sees it; `None` for one that is going, or has no source.
-pub(super) fn shown(backup: &VolumeRemoteBackup) -> Option<Snapshot> {
+fn shown(backup: &VolumeRemoteBackup) -> Option<Snapshot> {
     if backup.metadata.deletion_timestamp.is_some() || backup.spec.source.is_empty() {
         return None;
     }

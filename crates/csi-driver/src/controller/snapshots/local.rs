@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{ResourceExt, api::PostParams};
 use tonic::Code;
 
-use super::{Asked, class, timestamp};
+use super::{Asked, Found, class, timestamp};
 use crate::{
     controller::{create, inspect, needed::Needed, wait},
     csi::Snapshot,
@@ -57,11 +57,11 @@ pub(super) async fn cut(host: &Host, asked: &Asked, snapshot: VolumeSnapshot) ->
 
 /// Whether the host has cut the snapshot, or says why it has not.
 fn is_settled(snapshot: &VolumeSnapshot) -> bool {
-    let status = &snapshot.status;
-    status.ready_to_use == Some(true)
-        || status.creation_time.is_some()
-        || status.error.is_some()
-        || snapshot.metadata.deletion_timestamp.is_some()
+    is_cut(snapshot) || snapshot.status.error.is_some() || snapshot.metadata.deletion_timestamp.is_some()
+}
+
+fn is_cut(snapshot: &VolumeSnapshot) -> bool {
+    snapshot.status.ready_to_use == Some(true) || snapshot.status.creation_time.is_some()
 }
 
 fn manifest(asked: &Asked, claim: &PersistentVolumeClaim, class: String) -> VolumeSnapshot {
@@ -154,9 +154,9 @@ pub(in super::super) async fn check_owner(host: &Host, snapshot: &VolumeSnapshot
 }
 
 /// All snapshots of ours; none on a host without snapshots.
-pub(super) async fn all(host: &Host) -> Result<Vec<Snapshot>, Refusal> {
+pub(super) async fn all(host: &Host) -> Result<Vec<Found>, Refusal> {
     match host::list(&host.snapshots()).await {
-        Ok(snapshots) => Ok(snapshots.iter().filter_map(shown).collect()),
+        Ok(snapshots) => Ok(snapshots.iter().filter_map(found).collect()),
         Err(error) if host::is_absent(&error) => Ok(vec![]),
         Err(error) => {
             let doing = format!("list the VolumeSnapshots of namespace {} on the host", host.namespace());
@@ -165,9 +165,9 @@ pub(super) async fn all(host: &Host) -> Result<Vec<Snapshot>, Refusal> {
     }
 }
 
-pub(super) async fn one(host: &Host, name: &HostName) -> Result<Option<Snapshot>, Refusal> {
+pub(super) async fn one(host: &Host, name: &HostName) -> Result<Option<Found>, Refusal> {
     match host.snapshots().get(name.as_str()).await {
-        Ok(snapshot) => Ok(shown(&snapshot)),
+        Ok(snapshot) => Ok(found(&snapshot)),
         Err(error) if host::is_not_found(&error) => Ok(None),
         Err(error) => {
             Err(Refusal::of_host(&format!("read {}", host.name_of("VolumeSnapshot", name)), &error))
@@ -180,6 +180,10 @@ fn is_ours(snapshot: &VolumeSnapshot) -> bool {
     let marks = [labels::SNAPSHOT_CLASS, labels::SNAPSHOT_VOLUME_MODE];
     SnapshotRecord::of(&snapshot.metadata).is_some()
         || marks.iter().all(|key| snapshot.labels().contains_key(*key))
+}
+
+fn found(snapshot: &VolumeSnapshot) -> Option<Found> {
+    shown(snapshot).map(|shown| Found { snapshot: shown, is_cut: is_cut(snapshot) })
 }
 
 /// The snapshot as CSI sees it; `None` for one that is going, or that this driver could not restore.

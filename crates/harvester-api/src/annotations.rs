@@ -156,7 +156,8 @@ pub const TOPOLOGY_ZONE: &str = "topology.kubernetes.io/zone";
 pub const VM_NAMESPACE: &str = "cloudprovider.harvesterhci.io/vm-namespace";
 /// On the PersistentVolumeClaim of a volume, by the CSI driver: which machine it is in, or on its way to or from, as JSON.
 pub const CSI_ATTACH: &str = "driver.harvesterhci.io/attach";
-/// On the PersistentVolumeClaim of a volume, by the CSI driver: its name, size and reach as CSI knows them, as JSON.
+/// On the PersistentVolumeClaim of a volume and a VolumeRemoteRestore that makes one, by the CSI driver: its name, size and
+/// reach as CSI knows them, as JSON.
 pub const CSI_VOLUME: &str = "driver.harvesterhci.io/volume";
 /// On the PersistentVolumeClaim of a volume, by the CSI driver: when the host began to wait for a pod to grow the file system,
 /// as it stood there when the last growth was asked for.

@@ -2,7 +2,12 @@
 
 use std::time::Duration;
 
-use csi_driver::csi::ListSnapshotsRequest;
+use csi_driver::{
+    csi::ListSnapshotsRequest,
+    volume::record::{SnapshotRecord, VolumeRecord},
+};
+use kube::ResourceExt;
+use rstest::rstest;
 use serde_json::{Value, json};
 use sim_apiserver::faults::Answer;
 use tonic::Code;
@@ -202,4 +207,51 @@ async fn a_backup_without_a_mark_of_either_driver_is_not_deleted() {
     assert!(refused.message().contains("was not made by this driver"), "{refused}");
     let backups = bench.api(HARVESTER, "VolumeRemoteBackup", NAMESPACE);
     assert!(backups.get_opt("of-somebody").await.unwrap().is_some());
+}
+
+/// A POST carries no condition: that of a process which was stopped in front of it may come after the deletion of what it
+/// makes. People find it by the mark.
+#[rstest]
+#[case::of_a_snapshot(None, "volumesnapshots", SNAPSHOT, "VolumeSnapshot", "late")]
+#[case::of_a_backup(
+    Some("backup"),
+    "volumeremotebackups",
+    HARVESTER,
+    "VolumeRemoteBackup",
+    "backup:shop/late"
+)]
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_that_is_made_after_its_deletion_says_whose_it_is(
+    #[case] kind: Option<&str>,
+    #[case] resource: &str,
+    #[case] version: &str,
+    #[case] object: &str,
+    #[case] id: &str,
+) {
+    let bench = Bench::new().await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    bench.fault("create", resource, Some(1), Answer::Delay(Duration::from_secs(30)));
+    let (_, ()) = tokio::join!(bench.snapshot("late", "source", kind), async {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        bench.in_another_process().delete_snapshot(id).await.unwrap();
+    });
+    let left = bench.api(version, object, NAMESPACE).get("late").await.unwrap();
+    let mark = SnapshotRecord::of(&left.metadata).unwrap();
+    assert_eq!(mark.name, "late");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restore_that_is_made_after_the_deletion_of_its_volume_says_whose_it_is() {
+    let bench = Bench::new().await;
+    backup(&bench, NAMESPACE, "ours", complete()).await;
+    bench.fault("create", "volumeremoterestores", Some(1), Answer::Delay(Duration::from_secs(30)));
+    let request = from_snapshot(volume("late", GIB), "backup:shop/ours");
+    let (_, ()) = tokio::join!(bench.create_volume(request), async {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        bench.in_another_process().delete_volume("late").await.unwrap();
+    });
+    let left = bench.api(HARVESTER, "VolumeRemoteRestore", NAMESPACE).get("late").await.unwrap();
+    let mark: VolumeRecord =
+        serde_json::from_str(&left.annotations()["driver.harvesterhci.io/volume"]).unwrap();
+    assert_eq!((mark.name.as_str(), mark.source.as_deref()), ("late", Some("snapshot/backup:shop/ours")));
 }

@@ -108,6 +108,11 @@ impl Bench {
         bench
     }
 
+    /// The same servers, called through another process.
+    pub(crate) fn in_another_process(&self) -> Self {
+        Self { server: self.server.clone(), admin: self.admin.clone(), service: Self::another(&self.server) }
+    }
+
     /// The service of another process.
     pub(crate) fn another(server: &ApiServer) -> ControllerService {
         Self::on(Self::host(server), csi_driver::attach::Options::new("pod-a"))

@@ -1,6 +1,8 @@
 //! A volume with the content of a remote backup: the host makes the claim, we see to its size
 //! (docs/contract/csi-driver.md#restore).
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{
     ResourceExt,
@@ -88,6 +90,8 @@ async fn start(host: &Host, asked: &Asked, from: &str, namespace: &str, name: &s
         Size::from_source(asked.range.as_ref(), source)?;
     }
     let mut restore = VolumeRemoteRestore::named(asked.name.as_str());
+    // people find by it one that was made after the deletion of its volume
+    restore.metadata.annotations = Some(BTreeMap::from([claim::annotation(asked, asked.size.asked)]));
     restore.spec.r#type = LONGHORN_BACKUP.to_owned();
     restore.spec.from = from.to_owned();
     match host.restores().create(&PostParams::default(), &restore).await {

@@ -176,7 +176,8 @@ pub static GRANTS: [Grant; 48] = [
         SNAPSHOTS,
         "volumesnapshotclasses",
         "1.7",
-        "a volume is not deleted before its snapshots that are backups either",
+        "a volume is not deleted before its snapshots that are backups either, and those are restored into the size that \
+         it has now",
     ),
     guest("get", STORAGE, "csinodes", "a node has no ID at its start while the host is away"),
     guest("list", "", "persistentvolumes", "no volume for many nodes is detached from its last node"),

@@ -208,7 +208,7 @@ test_cluster::component_tests! {
 
     #[simulated_only("the table of rights is walked by time")]
     async fn without_a_right_on_snapshots_the_calls_that_need_it_are_refused_and_told(cluster: TestCluster) {
-        check(&cluster, &["volumesnapshots", "settings", "volumes"]).await;
+        check(&cluster, &["volumesnapshots", "volumesnapshotclasses", "settings", "volumes"]).await;
     }
 
     #[simulated_only("the table of rights is walked by time")]

@@ -46,6 +46,23 @@ pub(super) async fn existing(host: &Host, name: &HostName) -> Result<PersistentV
     Ok(claim)
 }
 
+/// The claim that a snapshot or a backup is of, where it is there still. What is of a volume belongs to whom the volume
+/// belongs to; where that is gone nothing says it.
+///
+/// # Errors
+/// PERMISSION_DENIED for a volume of another cluster.
+pub(super) async fn source(
+    host: &Host,
+    handle: Option<&str>,
+) -> Result<Option<PersistentVolumeClaim>, Refusal> {
+    let Some(name) = handle.and_then(HostName::from_handle) else { return Ok(None) };
+    let claim = create::read(host, &name).await?;
+    if let Some(claim) = &claim {
+        host.check_owner(claim).await?;
+    }
+    Ok(claim)
+}
+
 pub(super) async fn validate(
     host: &Host,
     request: ValidateVolumeCapabilitiesRequest,

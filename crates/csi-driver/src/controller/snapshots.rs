@@ -4,7 +4,7 @@
 pub(super) mod backup;
 mod class;
 pub(super) mod handle;
-pub(super) mod local;
+mod local;
 
 use std::collections::HashMap;
 

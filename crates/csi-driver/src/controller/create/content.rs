@@ -9,9 +9,7 @@ use kube::ResourceExt;
 
 use super::super::{
     classes::{self, LONGHORN},
-    expand, needed,
-    snapshots::local,
-    wait,
+    expand, inspect, needed, wait,
 };
 use super::claim::{Content, SNAPSHOT_GROUP, claimed};
 use crate::{
@@ -35,26 +33,19 @@ pub(super) async fn snapshot(host: &Host, name: &HostName) -> Result<Content, Re
             return Err(Refusal::of_host(&doing, &error));
         }
     };
-    local::check_owner(host, &snapshot).await?;
+    let source = snapshot.spec.source.persistent_volume_claim_name.as_deref();
+    let source = inspect::source(host, source).await?;
     let class = classes::of(host, content.class.as_deref()).await?;
     let content = with(content, class.as_ref());
-    let copied_into = if content.copies_equals { size_of_now(host, &snapshot).await? } else { None };
-    Ok(Content { copied_into, ..content })
-}
-
-/// Longhorn copies a snapshot that is inside its volume into one of the size that this volume has now, which may have grown
-/// since (docs/contract/csi-driver.md#filled).
-async fn size_of_now(host: &Host, snapshot: &VolumeSnapshot) -> Result<Option<u64>, Refusal> {
+    // Longhorn copies a snapshot that is inside its volume into one of the size that this volume has now, which may have
+    // grown since (docs/contract/csi-driver.md#filled)
+    let size_of_now = source.as_ref().and_then(expand::capacity).filter(|_| content.copies_equals);
     let class = snapshot.spec.volume_snapshot_class_name.as_deref().unwrap_or_default();
-    let Some(source) = &snapshot.spec.source.persistent_volume_claim_name else { return Ok(None) };
-    let Some(source) = HostName::from_handle(source) else { return Ok(None) };
-    if needed::outlives(host, class).await? {
-        return Ok(None);
-    }
-    let claim = host.claims().get_opt(source.as_str()).await;
-    let claim =
-        claim.map_err(|error| Refusal::of_host(&format!("read {}", host.claim_name(&source)), &error))?;
-    Ok(claim.as_ref().and_then(expand::capacity))
+    let copied_into = match size_of_now {
+        Some(_) if needed::outlives(host, class).await? => None,
+        size => size,
+    };
+    Ok(Content { copied_into, ..content })
 }
 
 /// A volume.

@@ -10,13 +10,13 @@ use tonic::Code;
 use super::{Asked, Found, handle::Handle, timestamp};
 use crate::{
     controller::{
-        create::{self, LONGHORN_BACKUP, said},
+        create::{LONGHORN_BACKUP, said},
         inspect, wait,
     },
     csi::Snapshot,
     host::{self, Host, kinds::VolumeRemoteBackup, quantity},
     refusal::Refusal,
-    volume::{name::HostName, record::SnapshotRecord},
+    volume::record::SnapshotRecord,
 };
 
 /// The backup of this name, which the host is asked for if it is not there.
@@ -118,12 +118,7 @@ pub(super) async fn delete(host: &Host, namespace: &str, name: &str) -> Result<(
             object()
         )));
     }
-    // a backup is whose its volume is; where that is gone nothing says it
-    if let Some(source) = HostName::from_handle(&backup.spec.source)
-        && let Some(claim) = create::read(host, &source).await?
-    {
-        host.check_owner(&claim).await?;
-    }
+    inspect::source(host, Some(&backup.spec.source)).await?;
     match host.backups_of(namespace).delete(name, &host::of_uid(backup.metadata.uid.as_deref())).await {
         Ok(_) => Ok(()),
         Err(error) if host::is_not_found(&error) => Ok(()),

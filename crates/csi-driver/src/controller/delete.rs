@@ -27,33 +27,67 @@ pub(super) async fn delete_volume(
     name: &HostName,
 ) -> Result<(), Refusal> {
     let claim = create::read(host, name).await?;
+    let plan = decide(claim.as_ref());
     if let Some(claim) = &claim {
         host.check_owner(claim).await?;
-        let annotation = claim.annotations().get(CSI_ATTACH);
-        // Harvester keeps a claim that a machine uses, but not from the garbage collector
-        if annotation.is_some() || create::is_restored(claim) {
+        if plan.may_be_in_machine {
             let (machines, running) = (Machines::list(host).await?, instances(host).await?);
             refuse_if_attached(name, &machines, &running)?;
+            let annotation = claim.annotations().get(CSI_ATTACH);
             if let Some(machine) = annotation.and_then(|text| recorded(text, &machines)) {
                 // somebody is about to put it there, or the Go driver, which writes no annotation, has taken it away
                 attacher.take(name, &machine, &Mutex::default(), wait::WAITS_FOR).await?;
             }
         }
-        if claim.metadata.deletion_timestamp.is_none() {
+        if plan.may_be_needed {
             needed.volume(host, name).await?;
         }
     }
-    // a claim that nobody restored has no VolumeRemoteRestore, whose right came with Harvester 1.8
-    let is_restored = claim.as_ref().map(create::is_restored);
-    if is_restored != Some(false) {
-        delete_restore(host, name, is_restored == Some(true)).await?;
+    match plan.restore {
+        Restore::None => {}
+        restore => delete_restore(host, name, restore).await?,
     }
     let Some(claim) = claim else { return Ok(()) };
-    delete_export(host, attacher.users(), name, &claim).await?;
+    if plan.may_have_export {
+        delete_export(host, attacher.users(), name, &claim).await?;
+    }
     match host.claims().delete(name.as_str(), &host::of_uid(claim.uid().as_deref())).await {
         Ok(_) => Ok(()),
         Err(error) if host::is_not_found(&error) => Ok(()),
         Err(error) => Err(refusal(host, name, &error)),
+    }
+}
+
+/// What is looked at before a claim is deleted, and what is deleted before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Plan {
+    may_be_in_machine: bool,
+    may_be_needed: bool,
+    restore: Restore,
+    may_have_export: bool,
+}
+
+/// Whether there is a VolumeRemoteRestore, whose right came with Harvester 1.8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Restore {
+    None,
+    Perhaps,
+    There,
+}
+
+fn decide(claim: Option<&PersistentVolumeClaim>) -> Plan {
+    let Some(claim) = claim else {
+        // the host would make the claim, which is not there yet
+        let restore = Restore::Perhaps;
+        return Plan { may_be_in_machine: false, may_be_needed: false, restore, may_have_export: false };
+    };
+    let is_restored = create::is_restored(claim);
+    Plan {
+        // Harvester keeps a claim that a machine uses, but not from the garbage collector
+        may_be_in_machine: is_restored || claim.annotations().contains_key(CSI_ATTACH),
+        may_be_needed: claim.metadata.deletion_timestamp.is_none(),
+        restore: if is_restored { Restore::There } else { Restore::None },
+        may_have_export: record::reach_of(claim) != Some(Reach::Disk),
     }
 }
 
@@ -94,12 +128,12 @@ fn recorded(annotation: &str, machines: &Machines) -> Option<String> {
 }
 
 /// A claim that the host made of a backup would be made again. It goes before the claim, and takes it along.
-async fn delete_restore(host: &Host, name: &HostName, is_there: bool) -> Result<(), Refusal> {
+async fn delete_restore(host: &Host, name: &HostName, there: Restore) -> Result<(), Refusal> {
     let doing = |verb: &str| format!("{verb} {}", host.name_of("VolumeRemoteRestore", name));
     let restore = match host.restores().get(name.as_str()).await {
         Ok(restore) => restore,
         Err(error) if host::is_not_found(&error) => return Ok(()),
-        Err(error) if host::is_refused(&error) && !is_there => return Ok(()),
+        Err(error) if host::is_refused(&error) && there == Restore::Perhaps => return Ok(()),
         Err(error) => return Err(Refusal::of_host(&doing("read"), &error)),
     };
     match host.restores().delete(name.as_str(), &host::of_uid(restore.metadata.uid.as_deref())).await {
@@ -117,16 +151,13 @@ async fn delete_export(
     name: &HostName,
     claim: &PersistentVolumeClaim,
 ) -> Result<(), Refusal> {
-    let reach = record::reach_of(claim);
-    let Some(volume) = host::bound_volume(claim).filter(|_| reach != Some(Reach::Disk)) else {
-        return Ok(());
-    };
+    let Some(volume) = host::bound_volume(claim) else { return Ok(()) };
     let doing = |verb: &str| format!("{verb} NetworkFilesystem {volume} on the host");
     let export = match host.network_filesystems().get(volume).await {
         Ok(export) => export,
         Err(error) if host::is_not_found(&error) => return Ok(()),
         // a host before 1.4 has no exports, and nothing that says what its claims are
-        Err(error) if host::is_refused(&error) && reach.is_none() => return Ok(()),
+        Err(error) if host::is_refused(&error) && record::reach_of(claim).is_none() => return Ok(()),
         Err(error) => return Err(Refusal::of_host(&doing("read"), &error)),
     };
     if export.spec.desired_state != "Disabled" {
@@ -182,6 +213,47 @@ mod tests {
     const ATTACH: &str = r#"{"vm":"a","vmUid":"uid-a","op":"attach","holder":"pod"}"#;
     const DETACH: &str = r#"{"vm":"a","vmUid":"uid-a","op":"detach","holder":"pod"}"#;
     const FORMER: &str = r#"{"vm":"a","vmUid":"uid-former","op":"attach","holder":"pod"}"#;
+
+    const RECORD: &str = "driver.harvesterhci.io/volume";
+
+    #[rstest]
+    #[case::a_disk(json!({}), "Block", plan(false, true, Restore::None, false))]
+    #[case::attached(json!({"annotations": {CSI_ATTACH: ATTACH}}), "Block", plan(true, true, Restore::None, false))]
+    #[case::of_a_backup(
+        json!({"ownerReferences": [{"apiVersion": "v1", "kind": "VolumeRemoteRestore", "name": "pvc-1", "uid": "u"}]}),
+        "Block",
+        plan(true, true, Restore::There, false)
+    )]
+    #[case::going(json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}), "Block", plan(false, false, Restore::None, false))]
+    #[case::for_many_nodes(
+        json!({"annotations": {RECORD: r#"{"name":"pvc-1","size":1,"reach":"export"}"#}}),
+        "Filesystem",
+        plan(false, true, Restore::None, true)
+    )]
+    #[case::a_disk_in_a_file(
+        json!({"annotations": {RECORD: r#"{"name":"pvc-1","size":1,"reach":"disk"}"#}}),
+        "Filesystem",
+        plan(false, true, Restore::None, false)
+    )]
+    #[case::nobody_says(json!({}), "Filesystem", plan(false, true, Restore::None, true))]
+    fn a_claim_says_what_is_looked_at_before_it_is_deleted(
+        #[case] metadata: serde_json::Value,
+        #[case] mode: &str,
+        #[case] expected: Plan,
+    ) {
+        let claim =
+            serde_json::from_value(json!({"metadata": metadata, "spec": {"volumeMode": mode}})).unwrap();
+        assert_eq!(decide(Some(&claim)), expected);
+    }
+
+    #[test]
+    fn without_a_claim_the_host_may_be_about_to_make_one_of_a_backup() {
+        assert_eq!(decide(None), plan(false, false, Restore::Perhaps, false));
+    }
+
+    fn plan(machine: bool, needed: bool, restore: Restore, export: bool) -> Plan {
+        Plan { may_be_in_machine: machine, may_be_needed: needed, restore, may_have_export: export }
+    }
 
     #[rstest]
     #[case::nobody(Ok(vec![]), None)]

@@ -1,9 +1,9 @@
 //! Waiting for the host, by a watch on one object, for as long as a call may take.
 
-use std::{error::Error, fmt::Debug, time::Duration};
+use std::{error::Error, time::Duration};
 
-use kube::{Api, Resource, runtime::wait::await_condition};
-use serde::de::DeserializeOwned;
+use controller_kit::Watched;
+use kube::{Api, runtime::wait::await_condition};
 use tokio::time::{sleep, timeout};
 use tonic::Code;
 
@@ -24,41 +24,32 @@ const READ_AGAIN: Duration = Duration::from_secs(5);
 
 /// The object when it is as wanted, or `None` when there is none. `what` says what is waited for, as in
 /// "PersistentVolumeClaim shop/pvc-1 on the host is not bound".
-pub(super) async fn until<K>(
+pub(super) async fn until<K: Watched>(
     api: Api<K>,
     name: &str,
     what: &str,
     is_done: impl Fn(&K) -> bool,
-) -> Result<Option<K>, Refusal>
-where
-    K: Clone + Debug + Send + DeserializeOwned + Resource + 'static,
-{
+) -> Result<Option<K>, Refusal> {
     within(WAITS_FOR, api, name, what, is_done).await
 }
 
 /// The same within another time.
-pub(super) async fn within<K>(
+pub(super) async fn within<K: Watched>(
     limit: Duration,
     api: Api<K>,
     name: &str,
     what: &str,
     is_done: impl Fn(&K) -> bool,
-) -> Result<Option<K>, Refusal>
-where
-    K: Clone + Debug + Send + DeserializeOwned + Resource + 'static,
-{
+) -> Result<Option<K>, Refusal> {
     timeout(limit, watched(api, name, what, is_done)).await.unwrap_or_else(|_| Err(late(what, limit)))
 }
 
-async fn watched<K>(
+async fn watched<K: Watched>(
     api: Api<K>,
     name: &str,
     what: &str,
     is_done: impl Fn(&K) -> bool,
-) -> Result<Option<K>, Refusal>
-where
-    K: Clone + Debug + Send + DeserializeOwned + Resource + 'static,
-{
+) -> Result<Option<K>, Refusal> {
     let is_as_wanted = |object: Option<&K>| object.is_none_or(&is_done);
     let error = match await_condition(api.clone(), name, is_as_wanted).await {
         Ok(object) => return Ok(object),
@@ -73,27 +64,21 @@ where
 }
 
 /// The same for a kind that no role lets us watch.
-pub(super) async fn by_reading<K>(
+pub(super) async fn by_reading<K: Watched>(
     api: Api<K>,
     name: &str,
     what: &str,
     is_done: impl Fn(&K) -> bool,
-) -> Result<Option<K>, Refusal>
-where
-    K: Clone + Debug + DeserializeOwned,
-{
+) -> Result<Option<K>, Refusal> {
     timeout(WAITS_FOR, read(api, name, what, is_done)).await.unwrap_or_else(|_| Err(late(what, WAITS_FOR)))
 }
 
-async fn read<K>(
+async fn read<K: Watched>(
     api: Api<K>,
     name: &str,
     what: &str,
     is_done: impl Fn(&K) -> bool,
-) -> Result<Option<K>, Refusal>
-where
-    K: Clone + Debug + DeserializeOwned,
-{
+) -> Result<Option<K>, Refusal> {
     loop {
         let object = match api.get(name).await {
             Ok(object) => Some(object),

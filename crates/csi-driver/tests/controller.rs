@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "support/harvester.rs"]
+mod support;
+
 mod controller {
     mod backups;
     mod bench;

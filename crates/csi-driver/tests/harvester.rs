@@ -3,6 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(clippy::print_stdout, reason = "a round that fails shows its seed")]
 
+#[path = "support/harvester.rs"]
+mod support;
+
 mod harvester {
     mod bed;
     mod exports;

@@ -1,7 +1,7 @@
 //! The controller service with the rights of its account and no others, on simulated and on real servers, with a
 //! simulated Harvester behind them.
 
-use std::{collections::HashMap, net::Ipv4Addr, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 use csi_driver::{
     attach::Attacher,
@@ -16,10 +16,12 @@ use csi_driver::{
     },
     host::Host,
 };
-use program::{Clock, TaskGroup};
-use sim_harvester::{Carrier, Lan, Options, Release, SimHarvester, Workload, host_objects, settings::Dhcp};
+use program::TaskGroup;
+use sim_harvester::host_objects;
 use test_cluster::{TestCluster, User};
 use tonic::{Code, Request};
+
+use crate::support;
 
 const GIB: i64 = 1 << 30;
 const HOST_NODE: &str = "{apiVersion: v1, kind: Node, metadata: {name: host-1}}";
@@ -30,23 +32,7 @@ async fn start(cluster: &TestCluster, tasks: &TaskGroup) -> ControllerService {
     sim_harvester::crds::apply(&harvester).await.unwrap();
     host_objects::apply(&harvester, "v1.8.0").await.unwrap();
     cluster.harvester.apply(HOST_NODE).await;
-    let range = |last| Ipv4Addr::new(127, 80, 0, last);
-    let options = Options {
-        harvester,
-        guest: cluster.guest.client(User::Driver),
-        cluster: cluster.guest_cluster().name.clone(),
-        network: "198.18.249.0/24".parse().unwrap(),
-        workloads: vec![Workload::web()],
-        writes_slices: cluster.guest.simulated().is_some(),
-        harvester_vip: Release::From12,
-        guest_vip: Release::From12,
-        carrier: Carrier::Memory,
-        lan: Lan::memory(),
-        dhcp: Dhcp { pool: (range(100), range(120)), lease_seconds: 600, silent: false },
-        clock: Clock::starting_at(cluster.start()),
-        seed: 7,
-    };
-    drop(SimHarvester::start(options, tasks));
+    support::start_behind(cluster, 80, tasks);
     let host = Host::new(cluster.harvester.client(User::CsiDriver), &*cluster.guest_cluster().vm_namespace);
     ControllerService::new(
         host.clone(),

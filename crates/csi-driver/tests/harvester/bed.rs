@@ -2,7 +2,6 @@
 //! machines and instances go through.
 
 use std::{
-    net::Ipv4Addr,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -14,12 +13,14 @@ use kube::{
     Api, Client, Resource, ResourceExt,
     api::{ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
 };
-use program::{Clock, TaskGroup};
+use program::TaskGroup;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use sim_apiserver::{ApiServer, User};
-use sim_harvester::{Carrier, Lan, Options, Release, SimHarvester, host_objects, settings::Dhcp};
+use sim_harvester::{SimHarvester, host_objects};
 use tokio::time::{Instant, sleep};
+
+use crate::support;
 
 pub(crate) const NAMESPACE: &str = "shop";
 pub(crate) const VOLUME: &str = "pvc-1";
@@ -61,22 +62,8 @@ impl Bed {
         let (admin, tasks) = (server.client(User::admin()), TaskGroup::new());
         sim_harvester::crds::apply(&admin).await.unwrap();
         host_objects::apply(&admin, version).await.unwrap();
-        let range = |last| Ipv4Addr::new(127, 83, 0, last);
-        let options = Options {
-            harvester: server.client(User::named("sim-harvester").with_group("system:masters")),
-            guest: guest.client(User::admin()),
-            cluster: "demo".to_owned(),
-            network: "198.18.247.0/24".parse().unwrap(),
-            workloads: vec![],
-            writes_slices: false,
-            harvester_vip: Release::From12,
-            guest_vip: Release::From12,
-            carrier: Carrier::Memory,
-            lan: Lan::memory(),
-            dhcp: Dhcp { pool: (range(100), range(120)), lease_seconds: 600, silent: false },
-            clock: Clock::system(),
-            seed: 7,
-        };
+        let harvester = server.client(User::named("sim-harvester").with_group("system:masters"));
+        let options = support::options([harvester, guest.client(User::admin())], 83);
         drop(SimHarvester::start(options, &tasks));
         server.aggregate("subresources.kubevirt.io", sim_harvester::subresources::router(admin.clone()));
         let may_patch = version != OLD;

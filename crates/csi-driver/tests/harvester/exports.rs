@@ -1,6 +1,6 @@
 //! Volumes for many nodes: an export of the host that is there for as long as a node uses it.
 
-use std::{collections::HashMap, net::Ipv4Addr, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 use csi_driver::{
     attach::{
@@ -26,9 +26,11 @@ use k8s_openapi::api::{
 };
 use program::{Clock, TaskGroup};
 use serde_json::json;
-use sim_harvester::{Carrier, Lan, Options, Release, SimHarvester, host_objects, settings::Dhcp};
+use sim_harvester::host_objects;
 use test_cluster::{TestCluster, User};
 use tonic::{Request, Status};
+
+use crate::support;
 
 const VOLUME: &str = "pvc-6f0b2c9e-9f0e-4a6e-8c1d-2b8f6d0a4c11";
 const PV: &str = "
@@ -54,23 +56,7 @@ impl<'a> Bed<'a> {
     async fn start(cluster: &'a TestCluster) -> Self {
         let (tasks, harvester) = (TaskGroup::new(), cluster.harvester.client(User::Driver));
         host_objects::apply(&harvester, "v1.8.0").await.unwrap();
-        let range = |last| Ipv4Addr::new(127, 84, 0, last);
-        let options = Options {
-            harvester,
-            guest: cluster.guest.client(User::Driver),
-            cluster: cluster.guest_cluster().name.clone(),
-            network: "198.18.246.0/24".parse().unwrap(),
-            workloads: vec![],
-            writes_slices: cluster.guest.simulated().is_some(),
-            harvester_vip: Release::From12,
-            guest_vip: Release::From12,
-            carrier: Carrier::Memory,
-            lan: Lan::memory(),
-            dhcp: Dhcp { pool: (range(100), range(120)), lease_seconds: 600, silent: false },
-            clock: Clock::starting_at(cluster.start()),
-            seed: 7,
-        };
-        drop(SimHarvester::start(options, &tasks));
+        support::start_behind(cluster, 84, &tasks);
         let namespace = &*cluster.guest_cluster().vm_namespace;
         let host = Host::new(cluster.harvester.client(User::CsiDriver), namespace);
         let guest = Guest::new(cluster.guest.client(User::CsiDriver));

@@ -1,6 +1,6 @@
 //! A driver with the rights of its account, one with all rights that prepares and cleans up, and each call of CSI.
 
-use std::{collections::HashMap, net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use csi_driver::{
     attach::{Attacher, Options as Attaching},
@@ -26,12 +26,11 @@ use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim};
 use kube::{Client, client::Body};
 use program::{Clock, TaskGroup, pod::OwnPod};
 use serde_json::json;
-use sim_harvester::{
-    Carrier, HotPlug, Lan, Options, Release, SimHarvester, admission, host_objects, settings::Dhcp,
-    subresources,
-};
+use sim_harvester::{HotPlug, admission, host_objects, subresources};
 use test_cluster::{TestCluster, User};
 use tonic::{Code, Request, Status};
+
+use crate::support;
 
 const MIB: i64 = 1 << 20;
 const GIB: i64 = 1 << 30;
@@ -166,23 +165,7 @@ impl<'a> Bed<'a> {
             server.webhook(admission::SERVICE.0, admission::SERVICE.1, admission::router(harvester.clone()));
             admission::register(&harvester, admission::Place::Service).await.unwrap();
         }
-        let range = |last| Ipv4Addr::new(127, 81, 0, last);
-        let options = Options {
-            harvester: harvester.clone(),
-            guest: cluster.guest.client(User::Driver),
-            cluster: cluster.guest_cluster().name.clone(),
-            network: "198.18.248.0/24".parse().unwrap(),
-            workloads: vec![],
-            writes_slices: cluster.guest.simulated().is_some(),
-            harvester_vip: Release::From12,
-            guest_vip: Release::From12,
-            carrier: Carrier::Memory,
-            lan: Lan::memory(),
-            dhcp: Dhcp { pool: (range(100), range(120)), lease_seconds: 600, silent: false },
-            clock: Clock::starting_at(cluster.start()),
-            seed: 7,
-        };
-        drop(SimHarvester::start(options, &tasks));
+        support::start_behind(cluster, 81, &tasks);
         let whole = process(cluster, as_of(version, cluster), &tasks);
         Self { cluster, tasks, whole, grown: (GIB / MIB).into() }
     }

@@ -165,13 +165,14 @@ impl PoolIndex {
         self.state().clusters.members(cluster).map(ToString::to_string).collect()
     }
 
-    /// The pools that count the load balancer for another guest cluster from now on.
-    pub(crate) fn pools_of_moved(&self, change: &Change<RawObject<LoadBalancer>>) -> BTreeSet<String> {
-        let (Some(old), Some(new)) = (&change.old, &change.new) else { return BTreeSet::new() };
-        if clusters::cluster_of(old) == clusters::cluster_of(new) {
-            return BTreeSet::new();
-        }
-        self.recorded_for(&change.key).into_iter().map(|(pool, _)| pool).collect()
+    /// The pools that count the load balancer for another guest cluster from now on; `None` where it is of the same.
+    pub(crate) fn pools_of_moved(
+        &self,
+        change: &Change<RawObject<LoadBalancer>>,
+    ) -> Option<BTreeSet<String>> {
+        let (old, new) = (change.old.as_ref()?, change.new.as_ref()?);
+        let is_moved = clusters::cluster_of(old) != clusters::cluster_of(new);
+        is_moved.then(|| self.recorded_for(&change.key).into_iter().map(|(pool, _)| pool).collect())
     }
 
     /// The pools whose ranges give one of these addresses.

@@ -113,7 +113,10 @@ impl Waker {
 
     /// The load balancer may be of another guest cluster now, whose quota it counts for.
     pub(crate) fn tenant_changed(&self, change: &Change<RawObject<LoadBalancer>>) {
-        let pools = self.index.pools_of_moved(change);
+        let Some(pools) = self.index.pools_of_moved(change) else { return };
+        // a refusal may be on its way that counted it for the former one
+        self.orders.outdate(&change.key);
+        self.queue.add(change.key.clone());
         if !pools.is_empty() {
             self.tell(&News::Freed { addresses: BTreeSet::new(), pools });
         }

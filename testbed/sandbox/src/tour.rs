@@ -5,6 +5,7 @@
 mod addresses;
 mod crash;
 mod families;
+mod http_check;
 mod load;
 mod nodes;
 mod observer;
@@ -27,10 +28,11 @@ use crate::{environment::Environment, manifests::plain, output::Output, snapshot
 pub(crate) use observer::Observer;
 
 /// What the steps show, in their order; `docs/sandbox.md` says more of each.
-const STEPS: [&str; 19] = [
+const STEPS: [&str; 20] = [
     "pools, as IPPool and as legacy ConfigMap",
     "a Service with health check gets an address and all VMs",
     "a backend stops answering, and comes back",
+    "VMs are asked by HTTP, and by HTTPS where nobody speaks it",
     "a Service without health check takes the guest path",
     "two Services share one address, a third one wants a taken port",
     "a pool by name, an address on demand, and one that waits for it",
@@ -88,22 +90,23 @@ pub(crate) async fn walk(environment: &mut Environment, output: &Output) -> Resu
     step!(1, pools::both_ways(&tour));
     step!(2, addresses::host_path(&tour));
     step!(3, outage::one_backend(&tour));
-    step!(4, addresses::guest_path(&tour));
-    step!(5, sharing::one_address(&tour));
-    step!(6, requested::addresses(&tour));
-    step!(7, families::one_of_two(&tour));
-    step!(8, families::both(&tour));
-    step!(9, addresses::dhcp(&mut tour));
-    step!(10, nodes::addresses(&tour));
-    step!(11, pools::topology(&tour));
-    step!(12, nodes::stop_and_start(&tour));
-    step!(13, vms::through_the_driver(&tour));
-    step!(14, storage::writes(&mut tour));
-    step!(15, storage::moves(&mut tour));
-    step!(16, storage::snapshot(&mut tour));
-    step!(17, storage::lost(&mut tour));
-    step!(18, crash::during_a_burst(&mut tour));
-    step!(19, tour.clean_up());
+    step!(4, http_check::by_status(&tour));
+    step!(5, addresses::guest_path(&tour));
+    step!(6, sharing::one_address(&tour));
+    step!(7, requested::addresses(&tour));
+    step!(8, families::one_of_two(&tour));
+    step!(9, families::both(&tour));
+    step!(10, addresses::dhcp(&mut tour));
+    step!(11, nodes::addresses(&tour));
+    step!(12, pools::topology(&tour));
+    step!(13, nodes::stop_and_start(&tour));
+    step!(14, vms::through_the_driver(&tour));
+    step!(15, storage::writes(&mut tour));
+    step!(16, storage::moves(&mut tour));
+    step!(17, storage::snapshot(&mut tour));
+    step!(18, storage::lost(&mut tour));
+    step!(19, crash::during_a_burst(&mut tour));
+    step!(20, tour.clean_up());
     output.note(&format!("the tour took {:.1} s", started.elapsed().as_secs_f64()));
     Ok(())
 }

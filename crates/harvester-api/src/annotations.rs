@@ -78,6 +78,7 @@ pub const V1BETA1: &str = "loadbalancer.harvesterhci.io/v1beta1";
 /// On a LoadBalancer object: guest cluster name.
 pub const LB_CLUSTER: &str = "loadbalancer.harvesterhci.io/cluster";
 
+/// On an IPPool: `"<ip>: <namespace>/<load balancer>"` asks for the release of a leaked record.
 pub const MANUALLY_RELEASE_IP: &str = "loadbalancer.harvesterhci.io/manuallyReleaseIP";
 /// On an IPPool: `"false"` keeps it from load balancers that do not name it in `spec.ipPool`.
 pub const AUTO_ASSIGN: &str = "loadbalancer.harvesterhci.io/auto-assign";

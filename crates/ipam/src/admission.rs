@@ -80,8 +80,14 @@ mod tests {
         let requirement = need(requirement);
         for mode in [Mode::Strict, Mode::StrictThenLoose] {
             assert_eq!(admits(&selector, &requirement, mode), expected, "{mode:?}");
-            let pool =
-                Pool { name: "a".into(), created: 0, ranges: Ranges::default(), selector: selector.clone() };
+            let pool = Pool {
+                name: "a".into(),
+                created: 0,
+                ranges: Ranges::default(),
+                selector: selector.clone(),
+                by_name_only: false,
+                quotas: crate::Quotas::default(),
+            };
             let chosen = select(&[&pool], &requirement, mode, |_| Ok(())).order;
             assert_eq!(chosen.len(), usize::from(expected.is_ok()), "as selection decides");
         }

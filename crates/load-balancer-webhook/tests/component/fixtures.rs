@@ -185,7 +185,10 @@ impl Controller {
             pod_cidrs: vec!["10.52.0.0/16".parse().unwrap()],
             service_cidrs: vec!["10.53.0.0/16".parse().unwrap()],
             dummy_endpoint: [10, 52, 0, 255].into(),
-            pool_choice: load_balancer::PoolChoice::default(),
+            pool_choice: load_balancer::PoolChoice {
+                enforce_named_pool_scope,
+                ..load_balancer::PoolChoice::default()
+            },
         };
         let inner = tasks.clone();
         let run = tokio::spawn(async move {

@@ -52,8 +52,6 @@ pub(crate) struct Seen<'a> {
     pub(crate) second_holder: RecordedHolder,
     /// Whether the CRD has those fields: the server drops unknown ones.
     pub(crate) has_second_address_field: bool,
-    /// Whether the selector of a pool counts also for who names the pool.
-    pub(crate) enforces_scope: bool,
     /// The addresses that the pools record for this object, without one that it is giving back, in the order of the pools'
     /// names.
     pub(crate) recorded: &'a [(String, IpAddr)],

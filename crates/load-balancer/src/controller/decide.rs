@@ -71,8 +71,6 @@ pub(crate) struct Seen {
     pub(crate) has_backends_field: bool,
     /// Whether the CRD has the fields of a second address.
     pub(crate) has_second_address_field: bool,
-    /// `--enforce-named-pool-scope`.
-    pub(crate) enforces_scope: bool,
     pub(crate) dummy_endpoint: Ipv4Addr,
     /// After this time a write of the status may say nothing new but the state of backends; `None`: now.
     pub(crate) backend_status_in: Option<Duration>,
@@ -315,7 +313,6 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
         holder: seen.address.holder,
         second_holder: seen.address.second_holder,
         has_second_address_field: seen.has_second_address_field,
-        enforces_scope: seen.enforces_scope,
         recorded: &lasting_records(seen),
         service_names_address: service_names_address(seen.service.as_deref(), lb),
         refused: &seen.address.refused,

@@ -87,7 +87,6 @@ impl Controller {
             may_delete_services,
             has_backends_field,
             has_second_address_field,
-            enforces_scope: self.pool_choice.enforce_named_pool_scope,
             dummy_endpoint: self.dummy_endpoint,
             backend_status_in: self.status_pace.allowed_in(key),
             slice_readiness_in: self.slice_pace.allowed_in(key),

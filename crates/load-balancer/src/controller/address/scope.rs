@@ -15,7 +15,7 @@ pub(crate) const NOT_ALLOWED: &str = "PoolNotAllowed";
 /// Why the object may not draw from the pool that it names.
 pub(super) fn obstacle(seen: &Seen<'_>) -> Option<Explanation> {
     let named = seen.lb.spec.ip_pool.as_str();
-    if !seen.enforces_scope || named.is_empty() {
+    if !seen.pool_choice.enforce_named_pool_scope || named.is_empty() {
         return None;
     }
     let has = shown(seen).is_some_and(|has| has.ip_pool == named);

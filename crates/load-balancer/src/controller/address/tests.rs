@@ -81,7 +81,6 @@ fn decided(lb: &LoadBalancer, holder: RecordedHolder, recorded: &[(&str, &str)])
         rivals: &[],
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
-        enforces_scope: false,
         leaving: &[],
     };
     decide(&seen).decision
@@ -181,7 +180,6 @@ fn after(refused: &[(String, Refused)], pool_choice: PoolChoice, expected: Resul
         rivals: &[],
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
-        enforces_scope: false,
         leaving: &[],
     };
     match (decide(&seen).decision, expected) {
@@ -210,7 +208,6 @@ fn an_object_that_is_told_to_move_keeps_its_address_while_the_other_pool_has_non
         rivals: &[],
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
-        enforces_scope: false,
         leaving: &[],
     };
     let Decision::Wait { waiting, meanwhile, lost: None, .. } = decide(&seen).decision else {
@@ -257,7 +254,6 @@ fn a_vm_object_cannot_bring_its_own_address_by_naming_a_pool_that_is_not_there()
         rivals: &[],
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
-        enforces_scope: false,
         leaving: &[],
     };
     assert_eq!(decide(&seen).decision, has(address("nowhere", "10.0.1.1")));
@@ -280,7 +276,6 @@ fn a_single_address_has_no_gateway() {
         rivals: &[],
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
-        enforces_scope: false,
         leaving: &[],
     };
     let mask = "255.255.255.255".to_owned();

@@ -37,7 +37,6 @@ fn decided_with_fields(lb: &LoadBalancer, rest: Rest<'_>, has_second_address_fie
         holder,
         second_holder,
         has_second_address_field,
-        enforces_scope: false,
         recorded: &records(recorded),
         service_names_address: false,
         refused,

@@ -39,7 +39,6 @@ fn decided(lb: &LoadBalancer, recorded: &[(&str, &str)]) -> Decided {
         rivals: &[],
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
-        enforces_scope: false,
         leaving: &[],
     })
 }

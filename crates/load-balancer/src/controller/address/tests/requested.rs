@@ -46,7 +46,6 @@ fn decided(lb: &LoadBalancer, holder: RecordedHolder, given: Given<'_>) -> Decid
         rivals: &rivals,
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
-        enforces_scope: false,
         leaving,
     })
 }

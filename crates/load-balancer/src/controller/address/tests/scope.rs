@@ -8,11 +8,12 @@ fn decided(
     lb: &LoadBalancer,
     holder: RecordedHolder,
     recorded: &[(&str, &str)],
-    enforces_scope: bool,
+    enforce_named_pool_scope: bool,
 ) -> Decision {
     let seen = Seen {
         lb,
         pools: &pools(),
+        pool_choice: PoolChoice { enforce_named_pool_scope, ..PoolChoice::default() },
         holder,
         recorded: &records(recorded),
         service_names_address: false,
@@ -20,7 +21,6 @@ fn decided(
         rivals: &[],
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: true,
-        enforces_scope,
         leaving: &[],
     };
     decide(&seen).decision

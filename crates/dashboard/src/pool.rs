@@ -263,6 +263,7 @@ fn bits(address: IpAddr) -> u128 {
 }
 
 #[cfg(test)]
+#[expect(clippy::needless_pass_by_value, reason = "json! makes values")]
 mod tests {
     use serde_json::json;
 

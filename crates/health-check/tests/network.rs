@@ -1,5 +1,7 @@
 //! Probes over sockets, of backends that mean well and of others.
 
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -252,8 +252,8 @@ impl Users {
         let number = self.random.u16(..);
         let pool = POOLS[self.random.usize(..POOLS.len())];
         // half of a pool drains, and what is released rests, until somebody annotates the pool again
-        let rest = if number % 3 == 0 { 20 } else { 0 };
-        let ranges = pool.ranges(number % 4 == 0);
+        let rest = if number.is_multiple_of(3) { 20 } else { 0 };
+        let ranges = pool.ranges(number.is_multiple_of(4));
         let note =
             json!({"spec": {"description": number.to_string(), "ranges": ranges, "quarantineSeconds": rest}});
         let name = pool.name;

@@ -1,6 +1,7 @@
 //! The page in a real browser, beside a simulated server that changes. Without Chromium it is left out, which is said.
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
+#![expect(clippy::needless_pass_by_value, reason = "json! makes values")]
 
 mod chromium;
 
@@ -44,7 +45,7 @@ impl Stage {
             let why =
                 "left out: the dashboard in a browser (apt-get install --no-install-recommends chromium)";
             static SAID: Once = Once::new();
-            SAID.call_once(|| writeln!(io::stderr(), "{why}").unwrap());
+            SAID.call_once(|| io::stderr().write_all(format!("{why}\n").as_bytes()).unwrap());
             return None;
         };
         let turn = TURN.lock().unwrap_or_else(|broken| broken.into_inner());

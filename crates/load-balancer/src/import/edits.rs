@@ -1,6 +1,6 @@
 //! What somebody changes in the ConfigMap after it was imported.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::collections::BTreeMap;
 
 use harvester_api::annotations;
 use ipam::legacy::pool_entry;
@@ -49,10 +49,8 @@ impl Entries {
 }
 
 fn digest(text: &str) -> String {
-    Sha256::digest(text).iter().take(DIGEST_BYTES).fold(String::new(), |mut digits, byte| {
-        let _ = write!(digits, "{byte:02x}");
-        digits
-    })
+    let bytes = Sha256::digest(text);
+    bytes.iter().take(DIGEST_BYTES).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Says what to do instead; none without a changed entry.

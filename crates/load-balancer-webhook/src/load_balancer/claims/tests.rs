@@ -166,7 +166,7 @@ fn a_pool_is_named_by_those_whom_its_selector_admits(
                 assert!(!fault.contains("infra/"), "{fault}: that is another tenant's network");
             }
             (fault, expected) => {
-                assert_eq!((fault.is_some(), expected.is_some()), (false, false), "{fault:?}")
+                assert_eq!((fault.is_some(), expected.is_some()), (false, false), "{fault:?}");
             }
         }
     }

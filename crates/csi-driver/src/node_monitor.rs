@@ -185,14 +185,14 @@ impl NodeMonitor {
         let capabilities = Capabilities::start(tasks, guest.clone(), wanted);
         let recorder = Recorder::start(tasks, guest.clone(), LEASE, self.clock, &capabilities);
         let seen = labels::Sources {
-            volumes,
+            volumes: volumes.clone(),
             claims: claims.clone(),
             machines: machines.clone(),
             machine: self.machine.clone(),
         };
         labels::start(tasks, guest.clone(), host.clone(), seen);
         let machine = self.machine.clone();
-        let seen = lost_nodes::Sources { nodes, csi_nodes, machines, instances, claims, machine };
+        let seen = lost_nodes::Sources { nodes, csi_nodes, volumes, machines, instances, claims, machine };
         capabilities.known().await;
         lost_nodes::start(tasks, guest, host, seen, recorder, &capabilities);
     }

@@ -9,7 +9,7 @@ use csi_driver::{
     host::Host,
     node_monitor::{LEASE, NodeMonitor, decide::OUT_OF_SERVICE},
 };
-use harvester_api::{VirtualMachine, VirtualMachineInstance, labels, names::CSI_DRIVER};
+use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations, labels, names::CSI_DRIVER};
 use k8s_openapi::api::{
     coordination::v1::Lease,
     core::v1::{Event, Node, PersistentVolume, PersistentVolumeClaim},
@@ -160,6 +160,14 @@ spec: {{accessModes: [ReadWriteMany], resources: {{requests: {{storage: 1Gi}}}}}
     )
 }
 
+/// A claim of the namespace that says that it is in a machine.
+async fn annotated(cluster: &TestCluster, volume: &str, machine: &str, uid: &str) {
+    cluster.harvester.apply(&claim().replace(VOLUME, volume)).await;
+    let text = json!({"vm": machine, "vmUid": uid, "op": "attach"}).to_string();
+    let patch = json!({"metadata": {"annotations": {annotations::CSI_ATTACH: text}}});
+    cluster.harvester.patch::<PersistentVolumeClaim>(&format!("team-a/{volume}"), patch).await;
+}
+
 async fn label(cluster: &TestCluster) -> Option<String> {
     let key = format!("team-a/{VOLUME}");
     let claim: PersistentVolumeClaim = cluster.harvester.get(&key).await.unwrap();
@@ -225,6 +233,79 @@ component_tests! {
         let said = told(&cluster).await;
         let unknown: Vec<_> = said.iter().filter(|(reason, _)| reason == "MachineUnknown").collect();
         assert!(matches!(unknown[..], [(_, said)] if said.contains("has the Node's name, and nothing proves")), "{said:?}");
+        tasks.end().await;
+    }
+
+    // anybody may annotate a claim of his own, and another cluster's annotations are true
+    #[simulated_only("a minute")]
+    async fn a_volume_of_another_cluster_in_a_machine_of_the_nodes_name_proves_nothing(cluster: TestCluster) {
+        let (tasks, _kept) = start(&cluster).await;
+        cluster.guest.apply(&volume("Retain")).await;
+        for (name, volume) in [("lonely", "pvc-of-another"), ("former", VOLUME), ("gone", "pvc-forged")] {
+            let machine = machine(name).replace("demo", "staging");
+            cluster.harvester.apply(machine.split("---").next().unwrap()).await;
+            let vm: VirtualMachine = cluster.harvester.get(&format!("team-a/{name}")).await.unwrap();
+            // our volume was in a machine of that name, which is not the one of now
+            let uid = if name == "former" { "uid-former".to_owned() } else { vm.metadata.uid.unwrap() };
+            annotated(&cluster, volume, name, &uid).await;
+            cluster.guest.apply(&format!("{{apiVersion: v1, kind: Node, metadata: {{name: {name}}}}}")).await;
+        }
+        cluster.harvester.delete::<VirtualMachine>("team-a/gone").await;
+        for name in ["lonely", "former", "gone"] {
+            ready(&cluster, name, "Unknown").await;
+        }
+        seconds(&cluster, 300).await;
+        for name in ["lonely", "former", "gone"] {
+            assert_eq!(taint(&cluster, name).await, None, "{name}");
+        }
+        tasks.end().await;
+    }
+
+    #[simulated_only("a minute")]
+    async fn a_volume_of_this_cluster_proves_whose_the_machine_is_that_it_is_in(cluster: TestCluster) {
+        let (tasks, _kept) = start(&cluster).await;
+        let vm = machine("lonely").replace("demo", "kubernetes");
+        cluster.harvester.apply(vm.split("---").next().unwrap()).await;
+        let vm: VirtualMachine = cluster.harvester.get("team-a/lonely").await.unwrap();
+        cluster.guest.apply(&volume("Retain")).await;
+        annotated(&cluster, VOLUME, "lonely", &vm.metadata.uid.unwrap()).await;
+        cluster.guest.apply("{apiVersion: v1, kind: Node, metadata: {name: lonely}}").await;
+        ready(&cluster, "lonely", "Unknown").await;
+        seconds(&cluster, 61).await;
+        assert!(taint(&cluster, "lonely").await.is_some());
+        tasks.end().await;
+    }
+
+    #[simulated_only("a minute")]
+    async fn the_deletion_of_another_clusters_machine_with_the_nodes_name_taints_nothing(cluster: TestCluster) {
+        let (tasks, _kept) = start(&cluster).await;
+        for (name, of) in [("lonely", "staging"), ("unnamed", "kubernetes"), ("own", "demo")] {
+            cluster.harvester.apply(machine(name).replace("demo", of).split("---").next().unwrap()).await;
+            cluster.guest.apply(&format!("{{apiVersion: v1, kind: Node, metadata: {{name: {name}}}}}")).await;
+            cluster.settle().await;
+            cluster.harvester.delete::<VirtualMachine>(&format!("team-a/{name}")).await;
+            ready(&cluster, name, "Unknown").await;
+        }
+        seconds(&cluster, 300).await;
+        for name in ["lonely", "unnamed"] {
+            assert_eq!(taint(&cluster, name).await, None, "{name}");
+        }
+        assert!(taint(&cluster, "own").await.is_some(), "the label of the cluster proves it");
+        tasks.end().await;
+    }
+
+    // each kubelet writes its own CSINode
+    #[simulated_only("a minute")]
+    async fn a_node_id_that_no_machine_can_have_is_no_part_of_a_request(cluster: TestCluster) {
+        let (tasks, _kept) = start(&cluster).await;
+        cluster.guest.apply(&NODES.replace("nodeID: vm-1", "nodeID: 'vm-1?watch=1'")).await;
+        ready(&cluster, "worker-1", "Unknown").await;
+        let provider = json!({"spec": {"providerID": "harvester://vm-1"}});
+        cluster.guest.patch::<Node>("worker-1", provider).await;
+        seconds(&cluster, 300).await;
+        assert_eq!(taint(&cluster, "worker-1").await, None);
+        let (_, message) = told(&cluster).await.pop().unwrap();
+        assert!(message.contains("it names no machine"), "{message}");
         tasks.end().await;
     }
 

@@ -24,7 +24,7 @@ use harvester_api::{
     names::{CSI_DRIVER, PROVIDER_ID_PREFIX},
 };
 use k8s_openapi::api::{
-    core::v1::{Node, PersistentVolumeClaim},
+    core::v1::{Node, PersistentVolume, PersistentVolumeClaim},
     storage::v1::CSINode,
 };
 use kube::{Api, Client, Resource, ResourceExt};
@@ -45,6 +45,7 @@ use crate::{
     attach::claim::Claim,
     host::{self, Host},
     refusal::error_message,
+    volume::name::HostName,
 };
 
 /// Without it no Node is tainted; an Event says so where one would be. Existing roles grant no `patch` on Nodes.
@@ -58,6 +59,7 @@ const MOST_DELETED: usize = 10_000;
 pub struct Sources {
     pub nodes: Cache<Node>,
     pub csi_nodes: Cache<CSINode>,
+    pub volumes: Cache<PersistentVolume>,
     pub machines: Cache<VirtualMachine>,
     pub instances: Cache<VirtualMachineInstance>,
     pub claims: Cache<PersistentVolumeClaim>,
@@ -80,8 +82,15 @@ struct LostNodes {
 struct Memory {
     /// By the UIDs of Nodes.
     spells: HashMap<String, Spell>,
-    /// Names and UIDs of machines.
-    deleted: std::collections::HashSet<String>,
+    deleted: Vec<Deleted>,
+}
+
+/// A machine whose deletion the watch told, whosever it was.
+struct Deleted {
+    name: String,
+    uid: Option<String>,
+    /// By its label.
+    cluster: Option<String>,
 }
 
 /// A time in which a Node is not ready.
@@ -156,7 +165,8 @@ impl LostNodes {
             if memory.deleted.len() >= MOST_DELETED {
                 memory.deleted.clear();
             }
-            memory.deleted.extend([Some(machine.name_any()), machine.uid()].into_iter().flatten());
+            let (name, uid) = (machine.name_any(), machine.uid());
+            memory.deleted.push(Deleted { name, uid, cluster: cluster(machine) });
         });
         let (nodes, queue) = (nodes.clone(), queue.clone());
         // the rest is about Nodes that are not ready; there are none at most times
@@ -247,10 +257,9 @@ impl LostNodes {
             let driver = csi_node.spec.drivers.iter().find(|driver| driver.name == CSI_DRIVER)?;
             Some(driver.node_id.clone()).filter(|id| !id.is_empty())
         });
-        let has_volume = |name: &str| self.sources.claims.list().iter().any(|claim| is_in(claim, name));
         Some(match (noted, by_provider) {
             (Some(id), by_provider) => {
-                let is_sure = by_provider.is_some() || id != name || has_volume(&id);
+                let is_sure = by_provider.is_some() || id != name || self.has_volume(&id);
                 Named { name: id, uid: None, is_sure }
             }
             (None, Some(id)) => {
@@ -262,9 +271,30 @@ impl LostNodes {
                     None => Named { name: String::new(), uid: Some(id.to_owned()), is_sure: true },
                 }
             }
-            (None, None) => Named { is_sure: has_volume(&name), name, uid: None },
+            (None, None) => Named { is_sure: self.has_volume(&name), name, uid: None },
         })
-        .filter(|named| !named.name.contains('/'))
+        // each kubelet writes its own CSINode, and the name becomes part of a path
+        .filter(|named| named.name.is_empty() || HostName::from_handle(&named.name).is_some())
+    }
+
+    /// Whether a volume of this guest is in the machine of this name, by the driver's annotation. The namespace has claims
+    /// of others too, which anybody may annotate.
+    fn has_volume(&self, machine: &str) -> bool {
+        let Sources { volumes, machines, claims, .. } = &self.sources;
+        let vm = machines.get(&ObjectKey::new(self.host.namespace(), machine));
+        let claims = claims.list();
+        let mut within = claims.iter().filter(|claim| {
+            recorded(claim).is_some_and(|recorded| {
+                recorded.vm == machine && vm.as_ref().is_none_or(|vm| vm.uid() == Some(recorded.vm_uid))
+            })
+        });
+        within.any(|claim| {
+            let name = claim.name_any();
+            volumes.list().iter().any(|volume| {
+                let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+                csi.is_some_and(|csi| csi.driver == CSI_DRIVER && csi.volume_handle == name)
+            })
+        })
     }
 
     /// The Node's machine as the caches show it.
@@ -295,23 +325,27 @@ impl LostNodes {
 
     /// Whether a machine of the Node's name is the Node's: another cluster of the namespace may have one of that name.
     fn is_proved(&self, named: &Named, vm: &VirtualMachine) -> bool {
-        let cluster = |vm: &VirtualMachine| vm.labels().get(labels::GUEST_CLUSTER).cloned();
-        let own = || {
-            let name = self.sources.machine.borrow().clone()?;
-            let own = self.sources.machines.get(&ObjectKey::new(self.host.namespace(), name))?;
-            cluster(&own).filter(|name| name != NOBODYS)
-        };
-        named.is_sure || own().is_some_and(|own| cluster(vm) == Some(own))
+        named.is_sure || self.cluster().is_some_and(|own| cluster(vm) == Some(own))
+    }
+
+    /// The label of the machine that this process runs in.
+    fn cluster(&self) -> Option<String> {
+        let name = self.sources.machine.borrow().clone()?;
+        cluster(&*self.sources.machines.get(&ObjectKey::new(self.host.namespace(), name))?)
     }
 
     fn traces(&self, node: &Node, named: &Named, is_there: bool) -> Traces {
         if is_there {
             return Traces::default();
         }
-        let memory = self.memory();
-        let is_deleted = |name: &str| memory.deleted.contains(name);
-        let deleted = is_deleted(&named.name) || named.uid.as_deref().is_some_and(is_deleted);
-        drop(memory);
+        let own = self.cluster();
+        let deleted = self.memory().deleted.iter().any(|deleted| match (&deleted.cluster, &own) {
+            _ if named.uid.is_some() => deleted.uid == named.uid,
+            _ if deleted.name != named.name => false,
+            // one of another cluster may have had the Node's name
+            (Some(cluster), Some(own)) => cluster == own,
+            _ => named.is_sure,
+        });
         let machines = &self.sources.machines;
         let others = self.sources.nodes.list();
         let has_others = || {
@@ -411,10 +445,14 @@ fn change(json: &mut Value, step: Step) {
     }
 }
 
-/// Whether the driver's annotation says that the volume is in that machine.
-fn is_in(claim: &PersistentVolumeClaim, machine: &str) -> bool {
-    let text = claim.metadata.annotations.as_ref().and_then(|all| all.get(annotations::CSI_ATTACH));
-    text.and_then(|text| Claim::parse(text)).is_some_and(|claim| claim.vm == machine)
+/// Where the driver's annotation says that the volume is.
+fn recorded(claim: &PersistentVolumeClaim) -> Option<Claim> {
+    Claim::parse(claim.metadata.annotations.as_ref()?.get(annotations::CSI_ATTACH)?)
+}
+
+/// The cluster of a machine by its label.
+fn cluster(vm: &VirtualMachine) -> Option<String> {
+    vm.labels().get(labels::GUEST_CLUSTER).filter(|name| *name != NOBODYS).cloned()
 }
 
 fn shown(named: &Named) -> String {

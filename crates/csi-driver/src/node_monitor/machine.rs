@@ -19,10 +19,10 @@ pub enum Machine {
 /// What shows that a machine that the host does not have was there once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traces {
-    /// The host's watch told its deletion.
+    /// The host's watch told its deletion, by its UID, or by its name where that is known to be the Node's machine's.
     pub deleted: bool,
     /// The Node or a volume names it by what only a machine of this host has: the cloud controller manager's provider
-    /// ID, a node ID that is not the Node's own name, or the annotation of an attached volume.
+    /// ID, a node ID that is not the Node's own name, or the annotation of an attached volume of this guest.
     pub named: bool,
     /// The namespace has machines of other Nodes of this cluster, so it is the right one.
     pub has_others: bool,

@@ -166,7 +166,8 @@ async fn mount(path: &Path, wanted: &Wanted, staging: &Path) -> Result<(), Refus
 }
 
 /// A clone and a restored snapshot of an xfs have its UUID, and the kernel mounts one UUID once: `nouuid`
-/// (docs/contract/csi-driver.md#nouuid).
+/// (docs/contract/csi-driver.md#nouuid). What an ext4 does with a fault is otherwise for its superblock to say, and whoever
+/// had the volume as a raw device wrote that: `panic` would end the node.
 fn options(wanted: &Wanted) -> String {
     let mut options: Vec<&str> = wanted.options.iter().map(String::as_str).collect();
     if wanted.read_only && !options.contains(&"ro") {
@@ -174,6 +175,10 @@ fn options(wanted: &Wanted) -> String {
     }
     if wanted.file_system == FileSystem::Xfs && !options.contains(&"nouuid") {
         options.push("nouuid");
+    }
+    let says_errors = options.iter().any(|option| option.split('=').next() == Some("errors"));
+    if wanted.file_system == FileSystem::Ext4 && !says_errors {
+        options.push("errors=remount-ro");
     }
     if options.is_empty() { "defaults".to_owned() } else { options.join(",") }
 }
@@ -259,16 +264,17 @@ pub(crate) async fn size_of(settings: &Settings, device: &Path, required: u64) -
 
 /// Asks a SCSI disk for its size again; other disks have no such file.
 fn rescan(settings: &Settings, device: &Path) {
-    let file: Option<PathBuf> =
-        device.file_name().map(|name| settings.sysfs.join("block").join(name).join("device/rescan"));
-    if let Some(Err(error)) = file.map(|file| {
-        fs::OpenOptions::new()
-            .write(true)
-            .open(file)
-            .and_then(|mut file| io::Write::write_all(&mut file, b"1"))
-    }) {
+    let Some(number) = find::number(device) else { return };
+    let file = rescan_file(settings, number);
+    let asked = fs::OpenOptions::new().write(true).open(file);
+    if let Err(error) = asked.and_then(|mut file| io::Write::write_all(&mut file, b"1")) {
         tracing::debug!(device = %device.display(), %error, "the disk is not asked for its size");
     }
+}
+
+/// By the disk's number: a raw device is published under the name of its pod's volume.
+fn rescan_file(settings: &Settings, number: Number) -> PathBuf {
+    settings.sysfs.join("dev/block").join(number.to_string()).join("device/rescan")
 }
 
 /// Another place below kubelet's root at which a whole file system is mounted too.
@@ -305,14 +311,34 @@ mod tests {
         assert_eq!(size_of(&Settings::default(), disk.path(), 101).await, Ok(101));
     }
 
+    // the target of a pod is no name of sysfs
+    #[test]
+    fn a_raw_disk_is_asked_for_its_size_by_its_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = Settings { sysfs: folder.path().to_owned(), ..Settings::default() };
+        let device = folder.path().join("dev/block/8:16/device");
+        fs::create_dir_all(&device).unwrap();
+        fs::write(device.join("rescan"), "").unwrap();
+        let target = folder.path().join("7a1f0b52-uid-of-a-pod");
+        let number = rustix::fs::makedev(8, 16);
+        let kind = rustix::fs::FileType::BlockDevice;
+        if rustix::fs::mknodat(rustix::fs::CWD, &target, kind, 0o600.into(), number).is_err() {
+            eprintln!("skipped: not root");
+            return;
+        }
+        rescan(&settings, &target);
+        assert_eq!(fs::read_to_string(device.join("rescan")).unwrap(), "1");
+    }
+
     // docs/contract/csi-driver.md#nouuid
     #[rstest]
-    #[case(FileSystem::Ext4, &[], false, "defaults")]
-    #[case(FileSystem::Ext4, &["noatime", "context=\"a:b:c0,c1\""], false, "noatime,context=\"a:b:c0,c1\"")]
-    #[case(FileSystem::Ext4, &["ro"], true, "ro")]
+    #[case(FileSystem::Ext4, &[], false, "errors=remount-ro")]
+    #[case(FileSystem::Ext4, &["noatime", "context=\"a:b:c0,c1\""], false, "noatime,context=\"a:b:c0,c1\",errors=remount-ro")]
+    #[case(FileSystem::Ext4, &["ro"], true, "ro,errors=remount-ro")]
+    #[case::as_the_class_says(FileSystem::Ext4, &["errors=continue"], false, "errors=continue")]
     #[case(FileSystem::Xfs, &[], true, "ro,nouuid")]
     #[case(FileSystem::Xfs, &["nouuid"], false, "nouuid")]
-    fn a_class_options_are_kept_and_xfs_may_have_the_uuid_of_another(
+    fn the_options_of_a_class_are_kept_and_no_content_of_a_volume_ends_the_node(
         #[case] file_system: FileSystem,
         #[case] options: &[&str],
         #[case] read_only: bool,

@@ -160,7 +160,7 @@ mod tests {
     #[case(&["noatime,bind"], false)]
     #[case(&["loop=/dev/loop0"], false)]
     #[case(&["X-mount.mkdir"], false)]
-    #[case(&["noatime,nofail"], false)]
+    #[case(&["noatime,users"], false)]
     #[case(&[""], false)]
     #[case(&["a\0b"], false)]
     #[case(&[LONG], false)]

@@ -36,6 +36,8 @@ const OF_THE_MACHINE: [&str; 12] = [
     "_netdev", "auto", "noauto", "nofail", "user", "nouser", "users", "owner", "noowner", "group", "nogroup",
     "comment",
 ];
+/// Options that `mount` passes over: classes of the Go driver, which hands all to it, and their volumes have them.
+const PASSED_OVER: [&str; 4] = ["_netdev", "auto", "noauto", "nofail"];
 /// Options by which a file system takes a second disk, or another than the volume's.
 const OTHER_DISKS: [&str; 5] = ["source", "journal_dev", "journal_path", "logdev", "rtdev"];
 /// Options by which NFS goes to another server than the host's, or to another program of it.
@@ -53,7 +55,10 @@ pub enum OptionError {
     TooLong,
     #[error("a mount option is empty, or has a control character, a backslash or a quote: look at the class")]
     NoOption,
-    #[error("the mount option {name:?} {why}: remove it from the class")]
+    #[error(
+        "the mount option {name:?} {why}: remove it from mountOptions of the PersistentVolume and of its class, which \
+         each have their own"
+    )]
     Refused { name: String, why: &'static str },
 }
 
@@ -67,8 +72,10 @@ pub fn of_class(flags: &[String], reach: Reach) -> Result<Vec<String>, OptionErr
     }
     let mut all = vec![];
     for flag in flags {
-        all.extend(split(flag)?);
-        judge(flag, reach)?;
+        for option in split(flag)?.into_iter().filter(|option| !PASSED_OVER.contains(&option.as_str())) {
+            judge(&option, reach)?;
+            all.push(option);
+        }
     }
     Ok(all)
 }
@@ -116,13 +123,18 @@ fn split(text: &str) -> Result<Vec<String>, OptionError> {
 /// Programs and file systems differ in how they read quotes, so what one of them may take for an option is judged as one.
 fn judge(text: &str, reach: Reach) -> Result<(), OptionError> {
     for part in text.split(',') {
-        let name = part.split('=').next().unwrap_or_default();
-        let name = name.trim_matches(|one: char| one == '"' || one.is_whitespace()).to_ascii_lowercase();
+        let (name, value) = part.split_once('=').unwrap_or((part, ""));
+        let bare = |text: &str| {
+            text.trim_matches(|one: char| one == '"' || one.is_whitespace()).to_ascii_lowercase()
+        };
+        let name = bare(name);
         let is_of = |names: &[&str]| names.contains(&name.as_str());
         let why = if is_of(&OTHER_OPERATIONS) || name.starts_with("verity.") {
             "does something else than to mount the volume"
         } else if is_of(&OF_THE_MACHINE) || name.starts_with("x-") {
             "is for the machine's own table of mounts"
+        } else if name == "errors" && bare(value) == "panic" {
+            "lets a fault of the volume end the whole node"
         } else if is_of(&OTHER_DISKS) {
             "names another disk than the volume's"
         } else if reach == Reach::Export && name == "bg" {
@@ -177,8 +189,10 @@ mod tests {
     #[case("loop=/dev/loop0", "loop")]
     #[case("X-mount.mkdir", "x-mount.mkdir")]
     #[case("x-systemd.automount", "x-systemd.automount")]
-    #[case("ro,nofail", "nofail")]
-    #[case("_netdev", "_netdev")]
+    #[case("ro,nofail=1", "nofail")]
+    #[case::passed_over_in_quotes("context=\"a,_netdev,b\"", "_netdev")]
+    #[case("ro,errors=panic", "errors")]
+    #[case("Errors=PANIC", "errors")]
     #[case("user=root", "user")]
     #[case("logdev=/dev/vda", "logdev")]
     #[case("journal_path=/dev/vda", "journal_path")]
@@ -193,6 +207,20 @@ mod tests {
                 Err(OptionError::Refused { name, .. }) => assert_eq!(name, expected),
                 other => panic!("{flag}: {other:?}"),
             }
+        }
+    }
+
+    // docs/contract/csi-driver.md#go-mounts: volumes of the Go driver go on working
+    #[rstest]
+    #[case(&["nofail"], &[])]
+    #[case(&["noatime", "nofail,_netdev"], &["noatime"])]
+    #[case(&["auto,ro", "noauto"], &["ro"])]
+    fn an_option_that_mount_passes_over_keeps_no_volume_of_the_go_driver_out(
+        #[case] flags: &[&str],
+        #[case] expected: &[&str],
+    ) {
+        for reach in [Reach::Disk, Reach::Export] {
+            assert_eq!(of_class(&owned(flags), reach), Ok(owned(expected)));
         }
     }
 

@@ -3,14 +3,24 @@
 
 use std::{
     collections::BTreeSet,
+    pin::pin,
     sync::{Arc, Mutex},
 };
+
+use tokio::sync::Notify;
 
 use crate::refusal::Refusal;
 
 /// The objects of the calls under way. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct InFlight(Arc<Mutex<BTreeSet<String>>>);
+pub struct InFlight(Arc<Calls>);
+
+#[derive(Debug, Default)]
+struct Calls {
+    objects: Mutex<BTreeSet<String>>,
+    /// Told at the end of each call.
+    ended: Notify,
+}
 
 /// A call under way: it ends when this is dropped.
 #[derive(Debug)]
@@ -26,7 +36,8 @@ impl InFlight {
     /// # Errors
     /// ABORTED while another call for it is under way.
     pub fn begin(&self, object: &str) -> Result<Call, Refusal> {
-        let is_first = self.0.lock().expect("no panic while the set is changed").insert(object.to_owned());
+        let is_first =
+            self.0.objects.lock().expect("no panic while the set is changed").insert(object.to_owned());
         if is_first {
             Ok(Call { calls: self.clone(), object: object.to_owned() })
         } else {
@@ -35,9 +46,25 @@ impl InFlight {
     }
 }
 
+impl InFlight {
+    /// Begins a call for `object` when those under way have ended.
+    pub async fn next(&self, object: &str) -> Call {
+        loop {
+            let mut ended = pin!(self.0.ended.notified());
+            // from now on no end is missed
+            ended.as_mut().enable();
+            if let Ok(call) = self.begin(object) {
+                return call;
+            }
+            ended.await;
+        }
+    }
+}
+
 impl Drop for Call {
     fn drop(&mut self) {
-        self.calls.0.lock().expect("no panic while the set is changed").remove(&self.object);
+        self.calls.0.objects.lock().expect("no panic while the set is changed").remove(&self.object);
+        self.calls.0.ended.notify_waiters();
     }
 }
 

@@ -235,8 +235,7 @@ impl Node for NodeService {
         if place.kind == Kind::Absent {
             return Err(stats::absent(path.display()).into());
         }
-        let look = self.looks.begin(id);
-        Ok(Response::new(stats::of(&self.settings, id, &place.path, look).await?))
+        Ok(Response::new(stats::of(&self.settings, id, &place.path, &self.looks).await?))
     }
 
     async fn node_expand_volume(

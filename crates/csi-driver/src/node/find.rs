@@ -3,17 +3,20 @@
 //! KubeVirt says that a disk is ready when QEMU has it. The kernel and udev of the machine need a moment more, so the
 //! first call may come before the device is there.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -124,17 +127,17 @@ fn one(handle: &str, devices: impl Iterator<Item = Device>) -> Result<Option<Dev
 pub(crate) async fn wait(settings: &Settings, handle: &str, until: Instant) -> Result<Device, Refusal> {
     loop {
         // watched before it looks, so that nothing that comes in between is missed
-        let watch = watch(settings);
+        let arrivals = Arrivals::of(settings).map(|all| (all.count.subscribe(), all));
         if let Some(device) = look(settings, handle)? {
             return Ok(device);
         }
         if Instant::now() >= until {
             return Err(absent(settings, handle));
         }
-        match watch {
-            Ok(watch) => {
+        match arrivals {
+            Ok((mut seen, arrivals)) => {
                 // late or not, the loop looks once more
-                let _ready = tokio::time::timeout_at(until, watch.readable()).await;
+                drop(tokio::time::timeout_at(until, arrivals.next(&mut seen)).await);
             }
             Err(error) => {
                 tracing::debug!(%error, "the folder of devices cannot be watched");
@@ -193,20 +196,60 @@ fn absent(settings: &Settings, handle: &str) -> Refusal {
 }
 
 /// Tells of each device that comes: of links by the folder of links or, as long as it does not exist, its nearest
-/// parent, and of devices by the kernel's folder, for machines without udev.
-#[expect(deprecated, reason = "the other way is unsafe code, for descriptors that their owner may close")]
-fn watch(settings: &Settings) -> io::Result<AsyncFd<OwnedFd>> {
-    let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
-    let events = WatchFlags::CREATE
-        | WatchFlags::MOVED_TO
-        | WatchFlags::DELETE_SELF
-        | WatchFlags::MOVE_SELF
-        | WatchFlags::ONLYDIR;
-    let folder = settings.device_directory.ancestors().find(|folder| folder.is_dir());
-    for folder in folder.into_iter().chain([settings.devices.as_path()]) {
-        inotify::add_watch(&watch, folder, events)?;
+/// parent, and of devices by the kernel's folder, for machines without udev. All calls that wait share it: Linux gives root
+/// 128 instances of inotify in all, and kubelet needs some.
+struct Arrivals {
+    events: AsyncFd<OwnedFd>,
+    count: watch::Sender<u64>,
+}
+
+static SHARED: Mutex<BTreeMap<[PathBuf; 2], Weak<Arrivals>>> = Mutex::new(BTreeMap::new());
+
+impl Arrivals {
+    fn of(settings: &Settings) -> io::Result<Arc<Self>> {
+        let key = [settings.device_directory.clone(), settings.devices.clone()];
+        let mut shared = SHARED.lock().expect("no panic while an entry is changed");
+        shared.retain(|_, one| one.strong_count() > 0);
+        let all = match shared.get(&key).and_then(Weak::upgrade) {
+            Some(all) => all,
+            None => {
+                let all = Arc::new(Self::new()?);
+                shared.insert(key, Arc::downgrade(&all));
+                all
+            }
+        };
+        let events = WatchFlags::CREATE
+            | WatchFlags::MOVED_TO
+            | WatchFlags::DELETE_SELF
+            | WatchFlags::MOVE_SELF
+            | WatchFlags::ONLYDIR;
+        // again each time: the folder of links may have come
+        let folder = settings.device_directory.ancestors().find(|folder| folder.is_dir());
+        for folder in folder.into_iter().chain([settings.devices.as_path()]) {
+            inotify::add_watch(all.events.get_ref(), folder, events)?;
+        }
+        Ok(all)
     }
-    AsyncFd::with_interest(watch, Interest::READABLE)
+
+    #[expect(deprecated, reason = "the other way is unsafe code, for descriptors that their owner may close")]
+    fn new() -> io::Result<Self> {
+        let events = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
+        let events = AsyncFd::with_interest(events, Interest::READABLE)?;
+        Ok(Self { events, count: watch::Sender::new(0) })
+    }
+
+    /// Returns when something has come since `seen` was subscribed. Of the calls that wait one reads, and tells the others.
+    async fn next(&self, seen: &mut watch::Receiver<u64>) {
+        tokio::select! {
+            changed = seen.changed() => drop(changed),
+            ready = self.events.readable() => {
+                let Ok(mut ready) = ready else { return };
+                while rustix::io::read(ready.get_inner(), &mut [0_u8; 4096]).is_ok_and(|bytes| bytes > 0) {}
+                ready.clear_ready();
+                self.count.send_modify(|count| *count += 1);
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -231,6 +274,22 @@ mod tests {
         assert_eq!(refusal.code, Code::NotFound);
         assert!(refusal.message.contains("drive-ua-pvc-1"), "{refusal}");
         assert!(Instant::now() >= until);
+    }
+
+    #[tokio::test]
+    async fn calls_that_wait_for_their_disks_share_one_watch_and_each_hears_of_what_comes() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("dev")).unwrap();
+        let settings = settings(folder.path());
+        let (first, second) = (Arrivals::of(&settings).unwrap(), Arrivals::of(&settings).unwrap());
+        assert!(Arc::ptr_eq(&first, &second));
+        let (mut of_first, mut of_second) = (first.count.subscribe(), second.count.subscribe());
+        fs::write(folder.path().join("dev/sda"), "").unwrap();
+        first.next(&mut of_first).await;
+        // the first has read what came
+        second.next(&mut of_second).await;
+        fs::create_dir_all(&settings.device_directory).unwrap();
+        tokio::join!(first.next(&mut of_first), second.next(&mut of_second));
     }
 
     #[test]

@@ -14,13 +14,13 @@ use super::system::{blocking, is_gone, mounts};
 use super::{disk, find};
 use crate::csi::volume_usage::Unit;
 use crate::csi::{NodeGetVolumeStatsResponse, VolumeCondition, VolumeUsage};
-use crate::in_flight::Call;
+use crate::in_flight::InFlight;
 use crate::refusal::Refusal;
 
 /// A volume that has not answered by then is told as not well: an NFS server is away, or a disk hangs.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
-/// Of the volume at `path`. `look` is held until the file system answers, which may be never.
+/// Of the volume at `path`. A look is held until the file system answers, which may be never.
 ///
 /// # Errors
 /// NOT_FOUND where no volume is at `path`.
@@ -28,7 +28,7 @@ pub(crate) async fn of(
     settings: &Settings,
     handle: &str,
     path: &Path,
-    look: Result<Call, Refusal>,
+    looks: &InFlight,
 ) -> Result<NodeGetVolumeStatsResponse, Refusal> {
     let seen = mounts()?;
     let Some(mount) = mounts::at(&seen, path) else {
@@ -43,7 +43,7 @@ pub(crate) async fn of(
         return Ok(answer(vec![], Some("the disk has left the machine")));
     }
     let (settings, target) = (settings.clone(), path.to_owned());
-    let found = looked(look, move || {
+    let found = looked(looks, handle, move || {
         if is_device {
             Ok(vec![bytes(disk::size_now(&settings, &target)?)])
         } else {
@@ -57,13 +57,14 @@ pub(crate) async fn of(
     })
 }
 
-/// What a disk or a file system answers, or why it has not. `look` is held until it does, which may be never: of one volume
-/// one thread waits.
+/// What a disk or a file system answers, or why it has not. A look is held until it does, which may be never: of one volume
+/// one thread waits. Pods of a node that share a volume are asked for at one moment, and take turns.
 async fn looked(
-    look: Result<Call, Refusal>,
+    looks: &InFlight,
+    handle: &str,
     ask: impl FnOnce() -> io::Result<Vec<VolumeUsage>> + Send + 'static,
 ) -> Result<Result<Vec<VolumeUsage>, String>, Refusal> {
-    let Ok(look) = look else {
+    let Ok(look) = tokio::time::timeout(ANSWERS_WITHIN, looks.next(handle)).await else {
         return Ok(Err("an earlier look at the volume has not been answered".to_owned()));
     };
     let found = blocking(move || {
@@ -126,25 +127,44 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use crate::in_flight::InFlight;
 
     #[tokio::test(start_paused = true)]
     async fn a_volume_that_hangs_holds_one_thread_and_no_call() {
         let looks = InFlight::default();
         let (answer, hangs) = mpsc::channel::<()>();
-        let look = looks.begin("pvc-1");
-        let first = tokio::spawn(looked(look, move || {
-            assert!(hangs.recv().is_err(), "nobody answers");
-            Ok(vec![])
-        }));
+        let of_first = looks.clone();
+        let first = tokio::spawn(async move {
+            let ask = move || {
+                assert!(hangs.recv().is_err(), "nobody answers");
+                Ok(vec![])
+            };
+            looked(&of_first, "pvc-1", ask).await
+        });
         tokio::task::yield_now().await;
         tokio::time::advance(ANSWERS_WITHIN + Duration::from_secs(1)).await;
         assert_eq!(first.await.unwrap().unwrap(), Err("the volume does not answer".to_owned()));
-        let second = looked(looks.begin("pvc-1"), || unreachable!("a thread of this volume hangs already"));
-        assert!(second.await.unwrap().unwrap_err().contains("earlier look"));
-        let other = looked(looks.begin("pvc-2"), || Ok(vec![]));
+        let of_second = looks.clone();
+        let second = tokio::spawn(async move {
+            looked(&of_second, "pvc-1", || unreachable!("a thread of this volume hangs already")).await
+        });
+        tokio::task::yield_now().await;
+        tokio::time::advance(ANSWERS_WITHIN + Duration::from_secs(1)).await;
+        assert!(second.await.unwrap().unwrap().unwrap_err().contains("earlier look"));
+        let other = looked(&looks, "pvc-2", || Ok(vec![]));
         assert_eq!(other.await.unwrap(), Ok(vec![]));
         drop(answer);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_pods_that_share_a_volume_both_hear_how_full_it_is() {
+        let looks = InFlight::default();
+        let first = looks.next("pvc-1").await;
+        let other = looks.clone();
+        let second = tokio::spawn(async move { looked(&other, "pvc-1", || Ok(vec![])).await });
+        tokio::time::sleep(ANSWERS_WITHIN / 2).await;
+        assert!(!second.is_finished());
+        drop(first);
+        assert_eq!(second.await.unwrap(), Ok(Ok(vec![])));
     }
 
     #[test]

@@ -9,14 +9,13 @@ pub mod quantity;
 pub mod reach;
 pub mod rights;
 
-use harvester_api::{VirtualMachine, VirtualMachineInstance};
-use k8s_openapi::{
-    api::{core::v1::PersistentVolumeClaim, storage::v1::StorageClass},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
+use std::collections::BTreeMap;
+
+use harvester_api::{VirtualMachine, VirtualMachineInstance, labels::GUEST_CLUSTER};
+use k8s_openapi::api::{core::v1::PersistentVolumeClaim, storage::v1::StorageClass};
 use kube::{
-    Api, Client,
-    api::{ListParams, Preconditions},
+    Api, Client, Resource,
+    api::{ListParams, ObjectMeta, Preconditions},
 };
 use serde::de::DeserializeOwned;
 
@@ -30,7 +29,9 @@ pub(crate) const HARVESTER_SYSTEM: &str = "harvester-system";
 /// Namespace of Longhorn's objects.
 pub(crate) const LONGHORN_SYSTEM: &str = "longhorn-system";
 /// Objects on each page of a list.
-const PAGE: u32 = 500;
+const PAGE: u32 = 100;
+/// No annotation that the driver reads is longer.
+const LONGEST_ANNOTATION: usize = 4 << 10;
 
 /// The host. Cheap to clone.
 #[derive(Clone)]
@@ -141,16 +142,50 @@ pub fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
-/// All objects of a list, of one state, or an error: a short list would read as if the others were gone.
+/// Keeps the cluster's label and these annotations. Whoever writes objects in the namespace decides how long the rest is.
+/// An annotation that is too long to be one of the driver's is there, and empty.
+pub(crate) fn trim_metadata(metadata: &mut ObjectMeta, annotations: &[&str]) {
+    metadata.managed_fields = None;
+    metadata.owner_references = None;
+    metadata.finalizers = None;
+    if let Some(labels) = &mut metadata.labels {
+        labels.retain(|key, _| key == GUEST_CLUSTER);
+    }
+    if let Some(all) = &mut metadata.annotations {
+        all.retain(|key, _| annotations.contains(&key.as_str()));
+        shorten(all);
+    }
+}
+
+/// [`trim_metadata`] for a claim, of whose sizes only the storage is kept.
+pub(crate) fn trim_claim(claim: &mut PersistentVolumeClaim, annotations: &[&str]) {
+    trim_metadata(&mut claim.metadata, annotations);
+    if let Some(sizes) = claim.status.as_mut().and_then(|status| status.capacity.as_mut()) {
+        sizes.retain(|key, _| key == "storage");
+    }
+}
+
+fn shorten(annotations: &mut BTreeMap<String, String>) {
+    for text in annotations.values_mut().filter(|text| text.len() > LONGEST_ANNOTATION) {
+        *text = String::new();
+    }
+}
+
+/// All objects of a list, of one state, or an error: a short list would read as if the others were gone. What a list holds
+/// until it is complete is bounded: nobody reads long annotations, and the record of who wrote which field.
 pub async fn list<K>(api: &Api<K>) -> kube::Result<Vec<K>>
 where
-    K: Clone + DeserializeOwned + std::fmt::Debug,
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
 {
     let mut all = vec![];
     let mut params = ListParams::default().limit(PAGE);
     loop {
         let page = api.list(&params).await?;
-        all.extend(page.items);
+        all.extend(page.items.into_iter().map(|mut object| {
+            object.meta_mut().managed_fields = None;
+            object.meta_mut().annotations.iter_mut().for_each(shorten);
+            object
+        }));
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
             None => return Ok(all),

@@ -38,7 +38,7 @@ use program::{
 use tokio::{sync::watch, time::sleep};
 
 use crate::{
-    host::{Host, reach::Reached},
+    host::{Host, reach::Reached, trim_metadata},
     refusal::error_message,
 };
 
@@ -233,8 +233,7 @@ fn trim_volume(volume: &mut PersistentVolume) {
 }
 
 fn trim_machine(vm: &mut VirtualMachine) {
-    vm.metadata.annotations = None;
-    vm.metadata.owner_references = None;
+    trim_metadata(&mut vm.metadata, &[]);
     vm.spec.rest.clear();
     vm.status = None;
 }
@@ -253,14 +252,7 @@ fn trim_instance(vmi: &mut VirtualMachineInstance) {
 }
 
 fn trim_claim(claim: &mut PersistentVolumeClaim) {
-    let metadata = &mut claim.metadata;
-    metadata.owner_references = None;
-    if let Some(labels) = &mut metadata.labels {
-        labels.retain(|key, _| key == harvester_api::labels::GUEST_CLUSTER);
-    }
-    if let Some(all) = &mut metadata.annotations {
-        all.retain(|key, _| [annotations::CSI_ATTACH, annotations::CSI_VOLUME].contains(&key.as_str()));
-    }
+    trim_metadata(&mut claim.metadata, &[annotations::CSI_ATTACH, annotations::CSI_VOLUME]);
     claim.spec = None;
     claim.status = None;
 }

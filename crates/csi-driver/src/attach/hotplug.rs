@@ -198,6 +198,13 @@ pub fn trim_machine(vm: &mut VirtualMachine) {
     vm.spec.rest.retain(|key, _| key == "template" || key == "updateVolumesStrategy");
     if let Some(status) = &mut vm.status {
         status.rest.retain(|key, _| key == "volumeRequests");
+        let requests = status.rest.get_mut("volumeRequests").and_then(Value::as_array_mut);
+        for request in requests.into_iter().flatten().filter_map(Value::as_object_mut) {
+            retain(request, &["addVolumeOptions", "removeVolumeOptions"]);
+            for options in request.values_mut().filter_map(Value::as_object_mut) {
+                retain(options, &["name"]);
+            }
+        }
     }
     let ours: Vec<_> =
         volumes(vm).iter().filter(|it| is_hotpluggable(it)).map(|it| name(it).to_owned()).collect();

@@ -12,7 +12,7 @@ use std::{
 };
 
 use controller_kit::{Cache, ObjectKey, Watched};
-use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations, labels::GUEST_CLUSTER};
+use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::runtime::watcher;
 use program::TaskGroup;
@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use super::hotplug;
-use crate::host::Host;
+use crate::host::{self, Host};
 
 /// The watches end so long after the last call.
 pub const KEPT_FOR: Duration = Duration::from_secs(600);
@@ -210,16 +210,42 @@ fn config() -> watcher::Config {
     watcher::Config::default()
 }
 
+/// Removes what nobody here reads: whoever may write claims in the namespace decides what else is on them.
 fn trim_claim(claim: &mut PersistentVolumeClaim) {
-    let metadata = &mut claim.metadata;
-    if let Some(labels) = &mut metadata.labels {
-        labels.retain(|key, _| key == GUEST_CLUSTER);
-    }
-    metadata.owner_references = None;
-    if let Some(annotations) = &mut metadata.annotations {
-        annotations.retain(|key, _| ANNOTATIONS.contains(&key.as_str()));
+    host::trim_claim(claim, &ANNOTATIONS);
+    if let Some(spec) = &mut claim.spec {
+        spec.selector = None;
+        spec.data_source = None;
+        spec.data_source_ref = None;
     }
     if let Some(status) = &mut claim.status {
         status.conditions = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use harvester_api::labels::GUEST_CLUSTER;
+    use serde_json::json;
+
+    use super::*;
+    use crate::attach::{claim::Recorded, session::recorded};
+
+    #[test]
+    fn what_others_write_on_claims_is_not_kept_in_memory() {
+        let long = "x".repeat(250 << 10);
+        let claim = json!({
+            "metadata": {"name": "pvc-1", "finalizers": [long], "labels": {"a": long, GUEST_CLUSTER: "demo"},
+                "annotations": {annotations::CSI_ATTACH: long, ANNOTATIONS[1]: "driver.longhorn.io", "b": "c"}},
+            "spec": {"volumeName": "pv-1", "selector": {"matchLabels": {"a": long}}},
+            "status": {"phase": "Bound", "capacity": {long.clone(): "1", "storage": "1Gi"}}});
+        let mut claim: PersistentVolumeClaim = serde_json::from_value(claim).unwrap();
+        trim_claim(&mut claim);
+        let kept = serde_json::to_string(&claim).unwrap();
+        assert!(kept.len() < 4 << 10, "{} bytes", kept.len());
+        for read in ["\"demo\"", "driver.longhorn.io", "pv-1", "Bound", "1Gi"] {
+            assert!(kept.contains(read), "{read}: {kept}");
+        }
+        assert_eq!(recorded(&claim), Recorded::Unreadable, "there is an annotation, and none of ours");
     }
 }

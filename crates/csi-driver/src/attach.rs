@@ -153,10 +153,10 @@ impl Attacher {
             match reach {
                 Reach::Export => {
                     let context = session.export().await?;
-                    Ok(match &self.options.exports {
+                    match &self.options.exports {
                         Some(exports) => exports.with_former(&volume, machine, context).await,
-                        None => context,
-                    })
+                        None => Ok(context),
+                    }
                 }
                 Reach::Disk if !volume.fits_a_disk() => Err(Refusal::precondition(format!(
                     "{} has a name that KubeVirt allows for no disk: use a volume with a shorter name without dots",

@@ -10,7 +10,8 @@ use k8s_openapi::api::{
     core::v1::{Node, ObjectReference, PersistentVolume, PersistentVolumeSpec},
     storage::v1::{CSINode, VolumeAttachment},
 };
-use kube::{Api, Client};
+use kube::{Api, Client, api::ListParams};
+use sha2::{Digest, Sha256};
 
 use crate::{
     host,
@@ -53,8 +54,8 @@ pub struct User {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Mounted {
     pub(crate) node: String,
-    /// The node ID that the external attacher noted.
-    pub(crate) machine: Option<String>,
+    /// Name of the VolumeAttachment.
+    pub(crate) attachment: String,
     /// The handle.
     pub(crate) volume: String,
     pub(crate) export: String,
@@ -90,6 +91,8 @@ impl Guest {
     /// # Errors
     /// When one of the lists cannot be had. Then nobody knows, and nothing may be taken away.
     pub async fn users(&self, volume: &str) -> kube::Result<Vec<User>> {
+        // the attachments first: of each of them the PersistentVolume was there before
+        let attachments = host::list(&Api::<VolumeAttachment>::all(self.client())).await?;
         let volumes = host::list(&Api::<PersistentVolume>::all(self.client())).await?;
         // that of the provisioner may be gone by force, and its attachment be left
         let mut names = BTreeSet::from([volume.to_owned()]);
@@ -99,7 +102,6 @@ impl Guest {
                 .filter(|one| is_of(one.spec.as_ref(), volume))
                 .filter_map(|one| one.metadata.name),
         );
-        let attachments = host::list(&Api::<VolumeAttachment>::all(self.client())).await?;
         let ours = attachments.into_iter().filter(|one| one.spec.attacher == CSI_DRIVER).filter(|one| {
             let source = &one.spec.source;
             source.persistent_volume_name.as_ref().is_some_and(|name| names.contains(name))
@@ -127,8 +129,8 @@ impl Guest {
             let (endpoint, export) = published(&one).map(|(a, b)| (a.to_owned(), b.to_owned()))?;
             let volume = volumes.get(one.spec.source.persistent_volume_name.as_deref()?)?;
             Some(Mounted {
-                machine: one.metadata.annotations.and_then(|mut all| all.remove(NODE_ID)),
                 node: one.spec.node_name,
+                attachment: one.metadata.name.unwrap_or_default(),
                 volume: volume.csi.as_ref().filter(|csi| csi.driver == CSI_DRIVER)?.volume_handle.clone(),
                 export,
                 endpoint,
@@ -136,6 +138,31 @@ impl Guest {
             })
         });
         Ok(mounted.collect())
+    }
+
+    /// Where the export was when it was published first to this machine, and the Node's name. Kubernetes names a
+    /// VolumeAttachment by its volume and Node, so nothing is listed where the Node's name is known, or is the machine's.
+    ///
+    /// # Errors
+    /// When the VolumeAttachments cannot be read.
+    pub(crate) async fn mounted_in(&self, at: Place<'_>) -> kube::Result<Option<(String, String)>> {
+        let api = Api::<VolumeAttachment>::all(self.client());
+        let is_it = |one: &VolumeAttachment| {
+            let export = published(one).map(|(_, export)| export);
+            one.spec.attacher == CSI_DRIVER && node_id(one) == Some(at.machine) && export == Some(at.export)
+        };
+        let found = |one: VolumeAttachment| {
+            let endpoint = published(&one)?.0.to_owned();
+            Some((endpoint, one.spec.node_name))
+        };
+        // the driver's role lists VolumeAttachments and does not get them
+        let name = attachment_name(at.volume, at.node);
+        let named = api.list(&ListParams::default().fields(&format!("metadata.name={name}"))).await?.items;
+        // one by this name that another machine has is of a Node that has this machine's name
+        if let Some(one) = named.into_iter().find(|one| node_id(one) == Some(at.machine)) {
+            return Ok(Some(one).filter(is_it).and_then(found));
+        }
+        Ok(host::list(&api).await?.into_iter().find(is_it).and_then(found))
     }
 
     /// Region and zone of a Node; `None` while it has not got its labels, or is not there.
@@ -160,6 +187,29 @@ impl Guest {
             .map(|node| topology::of_node(&node.metadata.labels.unwrap_or_default()))
             .collect())
     }
+}
+
+/// An export that is published to a machine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place<'a> {
+    /// The handle.
+    pub(crate) volume: &'a str,
+    pub(crate) export: &'a str,
+    pub(crate) machine: &'a str,
+    /// The name of the Node, as far as it is known.
+    pub(crate) node: &'a str,
+}
+
+/// The name that kubelet and Kubernetes' attach-detach controller give to a VolumeAttachment.
+fn attachment_name(volume: &str, node: &str) -> String {
+    let digest = Sha256::digest(format!("{volume}{CSI_DRIVER}{node}"));
+    let digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("csi-{digits}")
+}
+
+/// The node ID that the external attacher noted before it published.
+fn node_id(attachment: &VolumeAttachment) -> Option<&str> {
+    attachment.metadata.annotations.as_ref()?.get(NODE_ID).map(String::as_str)
 }
 
 impl From<VolumeAttachment> for User {

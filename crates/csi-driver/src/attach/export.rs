@@ -66,10 +66,11 @@ impl Session<'_> {
         if found.spec.desired_state != "Enabled" {
             self.set_export(&api, &found, "Enabled").await?;
         }
+        // a share manager that does not come keeps no worker of the attacher for longer than a disk
         self.wait_for(format!("NetworkFilesystem {NAMESPACE}/{volume} on the host is not ready yet"));
         let only = watcher::Config::default().fields(&format!("metadata.name={volume}"));
         let mut events = watcher(api.clone(), only).boxed();
-        while let Some(event) = events.next().await {
+        while let Some(event) = self.in_patience(events.next()).await? {
             match event {
                 Ok(watcher::Event::Apply(export) | watcher::Event::InitApply(export)) => {
                     if is_ready(&export) {
@@ -92,7 +93,7 @@ impl Session<'_> {
                         return Ok(publish_context(&volume, &export));
                     }
                     self.wait_for(format!("{}: {error}", doing("watch")));
-                    tokio::time::sleep(super::session::LOOK_AGAIN).await;
+                    self.in_patience(tokio::time::sleep(super::session::LOOK_AGAIN)).await?;
                 }
             }
         }
@@ -127,19 +128,32 @@ impl Session<'_> {
         if found.spec.desired_state == "Disabled" {
             return Ok(());
         }
-        let users = (self.attacher.options.users)(self.volume.as_str()).await.map_err(|why| {
-            let doing = "read the guest's VolumeAttachments to see who else uses";
-            Refusal::new(tonic::Code::Unavailable, format!("{doing} volume {}: {why}", self.volume))
-        })?;
-        if !users.is_empty() {
+        if self.is_used().await? {
             return Ok(());
         }
         match host.check_owner(claim.as_deref().expect("its spec was read")).await {
             // this cluster had no part in it
-            Err(refusal) if refusal.code == tonic::Code::PermissionDenied => Ok(()),
-            Err(refusal) => Err(refusal),
-            Ok(()) => self.set_export(&api, &found, "Disabled").await,
+            Err(refusal) if refusal.code == tonic::Code::PermissionDenied => return Ok(()),
+            Err(refusal) => return Err(refusal),
+            Ok(()) => {}
         }
+        let mut off = self.set_export(&api, &found, "Disabled").await?;
+        // A node that was published to since the first question found the export on, and wrote nothing to it.
+        let is_used = self.is_used().await;
+        if !matches!(is_used, Ok(false)) {
+            // on whatever version: the host has begun to write its status
+            off.metadata.resource_version = None;
+            self.set_export(&api, &off, "Enabled").await?;
+        }
+        is_used.map(drop)
+    }
+
+    async fn is_used(&self) -> Result<bool, Refusal> {
+        let users = (self.attacher.options.users)(self.volume.as_str()).await.map_err(|why| {
+            let doing = "read the guest's VolumeAttachments to see who else uses";
+            Refusal::new(tonic::Code::Unavailable, format!("{doing} volume {}: {why}", self.volume))
+        })?;
+        Ok(!users.is_empty())
     }
 
     async fn create_export(
@@ -158,19 +172,19 @@ impl Session<'_> {
         }
     }
 
-    /// Writes the state on the version that was read: of two processes one loses, and its caller comes again.
+    /// Writes the state on the version that was read, where `on` has one: of two processes one loses, and its caller comes again.
     async fn set_export(
         &self,
         api: &Api<NetworkFilesystem>,
         on: &NetworkFilesystem,
         state: &str,
-    ) -> Result<(), Refusal> {
+    ) -> Result<NetworkFilesystem, Refusal> {
         let patch = json!({"metadata": {"resourceVersion": on.metadata.resource_version},
             "spec": {"desiredState": state}});
         let name = on.metadata.name.as_deref().unwrap_or_default();
         let patched = api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
         let doing = format!("set NetworkFilesystem {NAMESPACE}/{name} on the host to {state}");
-        patched.map(drop).map_err(|error| Refusal::of_host(&doing, &error))
+        patched.map_err(|error| Refusal::of_host(&doing, &error))
     }
 }
 

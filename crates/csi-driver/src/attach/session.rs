@@ -18,7 +18,7 @@ use kube::{
 use serde_json::json;
 use tokio::{
     sync::{OnceCell, watch},
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout_at},
 };
 
 use super::{
@@ -383,6 +383,20 @@ impl<'a> Session<'a> {
         }
         self.change(changes, Some(until.map_or(end, |until| until.min(end)))).await;
         Ok(())
+    }
+
+    /// What `work` answers, where a caller waits so long for it.
+    ///
+    /// # Errors
+    /// As [`Session::progress`] has them.
+    pub(super) async fn in_patience<T>(&self, work: impl Future<Output = T>) -> Result<T, Refusal> {
+        if !self.has_caller {
+            return Ok(work.await);
+        }
+        let (since, patience) = *self.waits.lock().expect("no panic while the time is replaced");
+        timeout_at(since + patience, work).await.map_err(|_| {
+            Refusal::aborted(self.waits_for.lock().expect("no panic while the text is replaced").clone())
+        })
     }
 
     /// Waits for a change of what is watched, at most until then.

@@ -1,6 +1,6 @@
 //! Volumes for many nodes: an export of the host that is there for as long as a node uses it.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use csi_driver::{
     attach::{
@@ -20,15 +20,19 @@ use csi_driver::{
     run::users,
     volume::context,
 };
+use futures::FutureExt as _;
 use k8s_openapi::api::{
     core::v1::{Event, PersistentVolumeClaim},
     storage::v1::VolumeAttachment,
 };
+use kube::{Api, api::PostParams};
 use program::{Clock, TaskGroup};
-use serde_json::json;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use sim_apiserver::faults::{Answer, Rule};
 use sim_harvester::host_objects;
 use test_cluster::{TestCluster, User};
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
 
 use crate::support;
 
@@ -49,6 +53,7 @@ struct Bed<'a> {
     cluster: &'a TestCluster,
     tasks: TaskGroup,
     service: ControllerService,
+    host: Host,
 }
 
 impl<'a> Bed<'a> {
@@ -64,9 +69,9 @@ impl<'a> Bed<'a> {
         let events = Missing::new(&tasks, cluster.guest.client(User::CsiDriver), clock, None);
         let exports = Some(Exports::new(guest.clone(), events));
         let attaching = Attaching { users: users(guest), exports, ..Attaching::new("pod-a") };
-        let service =
-            ControllerService::new(host.clone(), Settings::default(), Attacher::new(host, &tasks, attaching));
-        let bed = Self { cluster, tasks, service };
+        let attacher = Attacher::new(host.clone(), &tasks, attaching);
+        let service = ControllerService::new(host.clone(), Settings::default(), attacher);
+        let bed = Self { cluster, tasks, service, host };
         let class = HashMap::from([("hostStorageClass".to_owned(), host_objects::STORAGE_CLASS.to_owned())]);
         let request = CreateVolumeRequest {
             name: VOLUME.to_owned(),
@@ -82,12 +87,7 @@ impl<'a> Bed<'a> {
 
     /// The attacher's VolumeAttachment for this node.
     async fn attachment(&self, node: &str) {
-        let attachment = json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
-            "metadata": {"name": format!("va-{node}"),
-                "annotations": {"csi.alpha.kubernetes.io/node-id": node.replace("node", "vm")}},
-            "spec": {"attacher": "driver.harvesterhci.io", "nodeName": node,
-                "source": {"persistentVolumeName": "shared"}}});
-        self.cluster.guest.apply(&attachment.to_string()).await;
+        self.cluster.guest.apply(&attachment(&format!("va-{node}"), node).to_string()).await;
     }
 
     async fn publish(&self, node: &str) -> Result<HashMap<String, String>, Status> {
@@ -169,6 +169,20 @@ impl<'a> Bed<'a> {
     }
 }
 
+fn attachment(name: &str, node: &str) -> Value {
+    json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
+        "metadata": {"name": name,
+            "annotations": {"csi.alpha.kubernetes.io/node-id": node.replace("node", "vm")}},
+        "spec": {"attacher": "driver.harvesterhci.io", "nodeName": node,
+            "source": {"persistentVolumeName": "shared"}}})
+}
+
+/// The name that Kubernetes gives to the VolumeAttachment of the volume.
+fn name_of_kubernetes(node: &str) -> String {
+    let digest = Sha256::digest(format!("{VOLUME}driver.harvesterhci.io{node}"));
+    format!("csi-{}", digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+}
+
 fn many_nodes() -> VolumeCapability {
     VolumeCapability {
         access_type: Some(AccessType::Mount(MountVolume::default())),
@@ -225,6 +239,98 @@ test_cluster::component_tests! {
     }
 
     // docs/contract/csi-driver.md#exports
+    async fn an_export_that_somebody_joined_meanwhile_is_on_again(cluster: TestCluster) {
+        let bed = Bed::start(&cluster).await;
+        bed.attachment("node-a").await;
+        bed.publish("vm-a").await.unwrap();
+        cluster.guest.delete::<VolumeAttachment>("va-node-a").await;
+        // another process publishes to node-b, which writes nothing: it finds the export on
+        let client = cluster.guest.client(User::Driver);
+        let asked = users(Guest::new(client.clone()));
+        let meanwhile = Arc::new(move |volume: &str| {
+            let (answer, api) = (asked(volume), Api::<VolumeAttachment>::all(client.clone()));
+            async move {
+                let answer = answer.await;
+                let joined = serde_json::from_value(attachment("va-node-b", "node-b")).unwrap();
+                drop(api.create(&PostParams::default(), &joined).await);
+                answer
+            }
+            .boxed()
+        });
+        let attaching = Attaching { users: meanwhile, ..Attaching::new("pod-b") };
+        let attacher = Attacher::new(bed.host.clone(), &bed.tasks, attaching);
+        let service = ControllerService::new(bed.host.clone(), Settings::default(), attacher);
+        let other = Bed { cluster: &cluster, tasks: bed.tasks.clone(), service, host: bed.host.clone() };
+        other.leave("vm-a").await.unwrap();
+        assert_eq!(bed.export().await.spec.desired_state, "Enabled");
+        cluster.guest.delete::<VolumeAttachment>("va-node-b").await;
+        bed.tasks.end().await;
+    }
+
+    // docs/contract/csi-driver.md#moved
+    #[simulated_only("a fault")]
+    async fn an_export_that_moved_is_told_though_a_list_of_the_guest_failed(cluster: TestCluster) {
+        let bed = Bed::start(&cluster).await;
+        bed.attachment("node-a").await;
+        let former = bed.attach("node-a").await[context::ENDPOINT].clone();
+        bed.moves_to("10.53.99.1").await;
+        let faults = cluster.guest.simulated().unwrap().faults();
+        for resource in ["volumeattachments", "persistentvolumes"] {
+            let mut rule = Rule::new(Answer::Code(500));
+            rule.user = Some("harvester-csi-driver".to_owned());
+            rule.resource = Some(resource.to_owned());
+            faults.add(rule);
+        }
+        // the attacher keeps what it has
+        let refusal = bed.publish("vm-a").await.unwrap_err();
+        assert_eq!(refusal.code(), Code::Unavailable, "{refusal}");
+        faults.clear();
+        assert_eq!(bed.attach("node-a").await[context::FORMER], former);
+        assert!(bed.condition().await.abnormal);
+        cluster.guest.delete::<VolumeAttachment>("va-node-a").await;
+        bed.tasks.end().await;
+    }
+
+    // docs/contract/csi-driver.md#list: each minute, for each node and export
+    async fn publishing_an_export_again_lists_nothing(cluster: TestCluster) {
+        let bed = Bed::start(&cluster).await;
+        // one Node has the name of its machine, the other has not
+        for node in ["vm-a", "node-b"] {
+            let name = name_of_kubernetes(node);
+            cluster.guest.apply(&attachment(&name, node).to_string()).await;
+            let context = bed.publish(&node.replace("node", "vm")).await.unwrap();
+            let status = json!({"status": {"attached": true, "attachmentMetadata": context}});
+            cluster.guest.patch_status::<VolumeAttachment>(&name, status).await;
+        }
+        bed.publish("vm-b").await.unwrap();
+        bed.moves_to("10.53.99.1").await;
+        cluster.guest.forget_requests();
+        for machine in ["vm-a", "vm-b"] {
+            assert!(bed.publish(machine).await.unwrap().contains_key(context::FORMER), "{machine}");
+        }
+        let asked = cluster.guest.work_of(User::CsiDriver);
+        assert!(asked.iter().all(|one| one.uri.contains("metadata.name")), "{asked:?}");
+        for node in ["vm-a", "node-b"] {
+            cluster.guest.delete::<VolumeAttachment>(&name_of_kubernetes(node)).await;
+        }
+        bed.tasks.end().await;
+    }
+
+    async fn a_moved_export_is_found_without_the_exports_of_others(cluster: TestCluster) {
+        let bed = Bed::start(&cluster).await;
+        bed.attachment("node-a").await;
+        bed.attach("node-a").await;
+        bed.moves_to("10.53.99.1").await;
+        cluster.harvester.forget_requests();
+        assert!(bed.condition().await.abnormal);
+        let asked = cluster.harvester.work_of(User::CsiDriver);
+        let exports: Vec<_> = asked.iter().filter(|one| one.resource() == "networkfilesystems").collect();
+        assert!(!exports.is_empty() && exports.iter().all(|one| one.verb == "get"), "{exports:?}");
+        cluster.guest.delete::<VolumeAttachment>("va-node-a").await;
+        bed.tasks.end().await;
+    }
+
+    // docs/contract/csi-driver.md#exports
     async fn the_next_publication_has_the_address_that_an_export_has_moved_to(cluster: TestCluster) {
         let bed = Bed::start(&cluster).await;
         bed.attachment("node-a").await;
@@ -250,7 +356,7 @@ test_cluster::component_tests! {
             let condition = bed.condition().await;
             assert!(condition.abnormal, "{condition:?}");
             let moved = format!("from {former} to 10.53.99.1: end all Pods that use it");
-            assert!(condition.message.contains(&moved) && condition.message.ends_with(": node-a"), "{condition:?}");
+            assert!(condition.message.contains(&moved) && condition.message.ends_with(": node-a (until VolumeAttachment va-node-a is gone)"), "{condition:?}");
             // each minute the attacher publishes again
             let context = bed.attach("node-a").await;
             assert_eq!((&*context[context::ENDPOINT], &context[context::FORMER]), ("10.53.99.1", &former));

@@ -84,7 +84,7 @@ impl Needed {
         let mut named = vec![];
         for claim in self.waiting.get(waiting(host)).await?.iter() {
             let (kind, source) = &claim.source;
-            if is_source(kind, source) && waits_for_consumer(host, claim).await? {
+            if is_source(kind, source) && may_wait(host, claim.class.as_deref()).await? {
                 named.push(claim.name.clone());
             }
         }
@@ -100,12 +100,12 @@ impl Needed {
     }
 }
 
-/// Whether the host fills the claim at the first attachment. Of other classes CreateVolume answers when the claim is filled,
-/// and until then the guest cluster keeps snapshot and source: a claim that stays Pending is one that the host refuses,
-/// perhaps for ever, and holds nothing.
-async fn waits_for_consumer(host: &Host, claim: &Waiting) -> Result<bool, Refusal> {
-    let class = classes::of(host, claim.class.as_deref()).await?;
-    Ok(class.as_ref().is_some_and(classes::waits_for_consumer))
+/// Whether the host may fill the claim at the first attachment, which is said of a class that may not be read, as
+/// CreateVolume has it. Of other classes CreateVolume answers when the claim is filled, and until then the guest cluster
+/// keeps snapshot and source: a claim that stays Pending is one that the host refuses, perhaps for ever, and holds nothing.
+async fn may_wait(host: &Host, class: Option<&str>) -> Result<bool, Refusal> {
+    let class = classes::of(host, class).await?;
+    Ok(class.as_ref().is_none_or(classes::waits_for_consumer))
 }
 
 async fn by_snapshots(host: &Host, name: &HostName, of_it: &[&Taken]) -> Result<(), Refusal> {

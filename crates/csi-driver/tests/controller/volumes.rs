@@ -262,6 +262,22 @@ async fn a_volume_that_is_being_copied_is_not_deleted() {
     bench.delete_volume("source").await.unwrap();
 }
 
+// docs/contract/csi-driver.md#filled
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_copied_is_kept_where_classes_may_not_be_read() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    bench.bind("source", "1Gi").await;
+    bench.fault("get", "storageclasses", None, Answer::Code(403));
+    // the answer comes before the copy, since the class may wait
+    bench.create_volume(from_volume(volume(UID, GIB), "source")).await.unwrap();
+    let refused = bench.delete_volume("source").await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains(&format!("into PersistentVolumeClaim {UID}")), "{refused}");
+    bench.bind(UID, "1Gi").await;
+    bench.delete_volume("source").await.unwrap();
+}
+
 // docs/contract/csi-driver.md#delete
 #[tokio::test(start_paused = true)]
 async fn a_volume_is_deleted_and_is_gone_however_often_it_is_asked_for() {

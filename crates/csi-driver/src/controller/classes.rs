@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
+use tonic::Code;
 
 use crate::{
     host::{self, Host},
@@ -30,6 +31,11 @@ pub(super) async fn named(host: &Host, name: &str) -> Result<Option<StorageClass
         Err(error) if host::is_absent(&error) => Ok(None),
         Err(error) => Err(Refusal::of_host(&format!("read StorageClass {name} on the host"), &error)),
     }
+}
+
+/// Whether the refusal says that there is no class of the name, or that no class can have it.
+pub(super) fn is_gone(refusal: &Refusal) -> bool {
+    matches!(refusal.code, Code::NotFound | Code::InvalidArgument)
 }
 
 /// The class of a claim or a snapshot, which may have none.

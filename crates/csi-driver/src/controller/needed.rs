@@ -2,7 +2,7 @@
 
 mod shared;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
@@ -81,10 +81,15 @@ impl Needed {
         what: &str,
         is_source: impl Fn(&str, &str) -> bool,
     ) -> Result<(), Refusal> {
-        let mut named = vec![];
-        for claim in self.waiting.get(waiting(host)).await?.iter() {
-            let (kind, source) = &claim.source;
-            if is_source(kind, source) && may_wait(host, claim.class.as_deref()).await? {
+        let (mut named, mut classes) = (vec![], BTreeMap::new());
+        let waiting = self.waiting.get(waiting(host)).await?;
+        for claim in waiting.iter().filter(|claim| is_source(&claim.source.0, &claim.source.1)) {
+            let class = claim.class.as_deref();
+            let may_wait = match classes.entry(class) {
+                Entry::Occupied(known) => *known.get(),
+                Entry::Vacant(unknown) => *unknown.insert(may_wait(host, class).await?),
+            };
+            if may_wait {
                 named.push(claim.name.clone());
             }
         }
@@ -103,9 +108,13 @@ impl Needed {
 /// Whether the host may fill the claim at the first attachment, which is said of a class that may not be read, as
 /// CreateVolume has it. Of other classes CreateVolume answers when the claim is filled, and until then the guest cluster
 /// keeps snapshot and source: a claim that stays Pending is one that the host refuses, perhaps for ever, and holds nothing.
+/// So does one whose class is gone.
 async fn may_wait(host: &Host, class: Option<&str>) -> Result<bool, Refusal> {
-    let class = classes::of(host, class).await?;
-    Ok(class.as_ref().is_none_or(classes::waits_for_consumer))
+    match classes::of(host, class).await {
+        Ok(class) => Ok(class.as_ref().is_none_or(classes::waits_for_consumer)),
+        Err(refusal) if classes::is_gone(&refusal) => Ok(false),
+        Err(refusal) => Err(refusal),
+    }
 }
 
 async fn by_snapshots(host: &Host, name: &HostName, of_it: &[&Taken]) -> Result<(), Refusal> {
@@ -153,8 +162,14 @@ async fn snapshots(host: &Host) -> Result<Vec<Taken>, Refusal> {
     }
 }
 
+/// One that nobody has begun to take, of a class that is not there for one, needs nothing.
 fn taken(snapshot: &VolumeSnapshot) -> Option<Taken> {
-    let name = snapshot.name_any();
+    let (name, status) = (snapshot.name_any(), &snapshot.status);
+    let is_ready = status.ready_to_use == Some(true);
+    let is_begun = status.bound_volume_snapshot_content_name.is_some() || status.creation_time.is_some();
+    if !is_ready && !is_begun {
+        return None;
+    }
     // a backup makes its snapshot again, and one of a machine is of no use without it
     let owner = snapshot.owner_references().iter().find(|owner| owner.controller == Some(true));
     let object = owner.map(|owner| format!("{} {}", owner.kind, owner.name));
@@ -163,7 +178,7 @@ fn taken(snapshot: &VolumeSnapshot) -> Option<Taken> {
         name,
         source: snapshot.spec.source.persistent_volume_claim_name.clone()?,
         class: snapshot.spec.volume_snapshot_class_name.clone().unwrap_or_default(),
-        is_ready: snapshot.status.ready_to_use == Some(true),
+        is_ready,
         is_going: snapshot.metadata.deletion_timestamp.is_some(),
     })
 }
@@ -194,7 +209,8 @@ fn source_of(claim: &PersistentVolumeClaim) -> Option<(&str, &str)> {
 }
 /// Whether snapshots of this class are there without the volume; where the host does not say it, they are not.
 pub(super) async fn outlives(host: &Host, class: &str) -> Result<bool, Refusal> {
-    if class.is_empty() {
+    // anybody may have written it, and it becomes part of a request's path
+    if HostName::from_handle(class).is_none() {
         return Ok(false);
     }
     match host.snapshot_classes().get(class).await {
@@ -257,8 +273,10 @@ mod tests {
     }
 
     fn snapshot(name: &str, class: &str, ready: bool) -> Taken {
-        let json = json!({"metadata": {"name": name}, "status": {"readyToUse": ready},
-            "spec": {"source": {"persistentVolumeClaimName": "pvc-1"}, "volumeSnapshotClassName": class}});
+        let spec =
+            json!({"source": {"persistentVolumeClaimName": "pvc-1"}, "volumeSnapshotClassName": class});
+        let status = json!({"readyToUse": ready, "boundVolumeSnapshotContentName": "content"});
+        let json = json!({"metadata": {"name": name}, "spec": spec, "status": status});
         taken(&serde_json::from_value(json).unwrap()).unwrap()
     }
 
@@ -273,7 +291,7 @@ mod tests {
     ) {
         let owner = json!([{"apiVersion": "harvesterhci.io/v1beta1", "kind": kind, "name": "b", "uid": "u", "controller": controller}]);
         let json = json!({"metadata": {"name": "s", "ownerReferences": owner},
-            "spec": {"source": {"persistentVolumeClaimName": "pvc-1"}}});
+            "spec": {"source": {"persistentVolumeClaimName": "pvc-1"}}, "status": {"readyToUse": true}});
         assert_eq!(taken(&serde_json::from_value(json).unwrap()).unwrap().object, expected);
     }
 

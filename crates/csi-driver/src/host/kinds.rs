@@ -107,6 +107,9 @@ pub struct VolumeSnapshotStatus {
     pub creation_time: Option<Time>,
     #[serde(deserialize_with = "lenient")]
     pub error: Option<VolumeSnapshotError>,
+    /// The host has begun to take it.
+    #[serde(deserialize_with = "lenient")]
+    pub bound_volume_snapshot_content_name: Option<String>,
 }
 
 /// Why the host has not made the snapshot so far; it tries again by itself.

@@ -187,7 +187,9 @@ async fn a_volume_is_not_deleted_while_a_remote_backup_of_it_is_made() {
     let owner = json!([{"apiVersion": HARVESTER, "kind": "VolumeRemoteBackup", "name": "b", "uid": uid, "controller": true}]);
     let spec =
         json!({"source": {"persistentVolumeClaimName": "source"}, "volumeSnapshotClassName": "backups"});
-    let snapshot = json!({"metadata": {"name": "b", "ownerReferences": owner}, "spec": spec});
+    let status = json!({"boundVolumeSnapshotContentName": "content"});
+    let metadata = json!({"name": "b", "ownerReferences": owner});
+    let snapshot = json!({"metadata": metadata, "spec": spec, "status": status});
     bench.create(SNAPSHOT, "VolumeSnapshot", NAMESPACE, snapshot).await;
     let refused = bench.delete_volume("source").await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);

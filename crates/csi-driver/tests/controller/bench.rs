@@ -228,9 +228,14 @@ impl Bench {
         let class = json!({"metadata": {"name": "waits"}, "provisioner": "driver.longhorn.io",
             "volumeBindingMode": "WaitForFirstConsumer"});
         self.create("storage.k8s.io/v1", "StorageClass", "", class).await;
+        self.pending(name, "waits", kind, source).await;
+    }
+
+    /// A claim of this class that is to be made of `source` and is not bound.
+    pub(crate) async fn pending(&self, name: &str, class: &str, kind: &str, source: &str) {
         let group = (kind == "VolumeSnapshot").then_some("snapshot.storage.k8s.io");
         let claim = json!({"metadata": {"name": name}, "spec": {"accessModes": ["ReadWriteMany"],
-            "storageClassName": "waits", "dataSource": {"apiGroup": group, "kind": kind, "name": source},
+            "storageClassName": class, "dataSource": {"apiGroup": group, "kind": kind, "name": source},
             "resources": {"requests": {"storage": "1Gi"}}}});
         self.claims().create(&PostParams::default(), &serde_json::from_value(claim).unwrap()).await.unwrap();
     }

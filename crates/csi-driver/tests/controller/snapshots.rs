@@ -258,10 +258,13 @@ async fn a_snapshot_of_the_go_driver_is_restored_by_its_labels() {
 
 /// A snapshot of `source` that somebody made with this class of the host.
 async fn taken_with(bench: &Bench, name: &str, class: &str) {
+    with_status(bench, name, class, json!({"boundVolumeSnapshotContentName": "content"})).await;
+}
+
+pub(super) async fn with_status(bench: &Bench, name: &str, class: &str, status: serde_json::Value) {
     let spec = json!({"source": {"persistentVolumeClaimName": "source"}, "volumeSnapshotClassName": class});
-    bench
-        .create(SNAPSHOT, "VolumeSnapshot", NAMESPACE, json!({"metadata": {"name": name}, "spec": spec}))
-        .await;
+    let snapshot = json!({"metadata": {"name": name}, "spec": spec, "status": status});
+    bench.create(SNAPSHOT, "VolumeSnapshot", NAMESPACE, snapshot).await;
 }
 
 pub(super) async fn class_of_backups(bench: &Bench) {

@@ -80,6 +80,12 @@ impl Size {
         Ok(size)
     }
 
+    /// The most that the volume may have.
+    #[must_use]
+    pub fn limit(self) -> Option<u64> {
+        self.limit
+    }
+
     /// A larger size.
     ///
     /// # Errors

@@ -264,7 +264,7 @@ pub(super) async fn wait_until_grown(
 }
 
 /// The volume has the size. That of a claim with a file system, which the host grows when a pod uses it next, has it too.
-fn is_grown(claim: &PersistentVolumeClaim, claimed: u64) -> bool {
+pub(super) fn is_grown(claim: &PersistentVolumeClaim, claimed: u64) -> bool {
     let Some(status) = &claim.status else { return false };
     if storage(status.capacity.as_ref()).is_some_and(|capacity| capacity >= claimed) {
         return true;

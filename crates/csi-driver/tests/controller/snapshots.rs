@@ -9,7 +9,7 @@ use serde_json::json;
 use sim_apiserver::faults::Answer;
 use tonic::{Code, Request};
 
-use super::bench::{Bench, GIB, NAMESPACE, SNAPSHOT, UID, from_snapshot, volume, volume_for};
+use super::bench::{Bench, GIB, NAMESPACE, SNAPSHOT, UID, from_snapshot, from_volume, volume, volume_for};
 use csi_driver::csi::volume_capability::access_mode::Mode;
 
 async fn ready(bench: &Bench, name: &str) {
@@ -485,6 +485,34 @@ async fn a_snapshot_of_before_a_growth_is_copied_into_the_size_that_its_volume_h
     limited.capacity_range.as_mut().unwrap().limit_bytes = GIB;
     let refused = bench.create_volume(limited).await.unwrap_err();
     assert_eq!(refused.code(), Code::OutOfRange, "{refused}");
+}
+
+/// What is made of the growing volume asks for 2 GiB, which Longhorn has, while the claim still has 1 GiB.
+#[rstest]
+#[case::of_the_volume(true)]
+#[case::of_a_snapshot(false)]
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_grows_is_copied_into_the_size_that_longhorn_has(#[case] is_clone: bool) {
+    let bench = Bench::with_a_snapshot().await;
+    bench.bind("source", "1Gi").await;
+    let grows = json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}});
+    bench.patch("v1", "PersistentVolumeClaim", "source", grows).await;
+    let request = || {
+        let asked = volume(UID, GIB);
+        if is_clone { from_volume(asked, "source") } else { from_snapshot(asked, "s") }
+    };
+    // nobody says how far it is
+    let early = bench.create_volume(request()).await.unwrap_err();
+    assert_eq!(early.code(), Code::Aborted);
+    assert!(early.message().contains("shop/source on the host is growing"), "{early}");
+    assert!(bench.claims().get_opt(UID).await.unwrap().is_none());
+    let metadata = json!({"name": "pvc-of-source"});
+    let source = json!({"metadata": metadata, "spec": {"size": (2 * GIB).to_string()}});
+    bench.create("longhorn.io/v1beta2", "Volume", "longhorn-system", source).await;
+    assert_eq!(bench.create_volume(request()).await.unwrap_err().code(), Code::DeadlineExceeded);
+    let spec = serde_json::to_value(bench.claim(UID).await.spec).unwrap();
+    assert_eq!(spec["resources"]["requests"]["storage"], "2Gi");
+    assert_eq!(bench.filled(request()).await.unwrap().capacity_bytes, 2 * GIB);
 }
 
 // docs/contract/csi-driver.md#filled

@@ -13,7 +13,7 @@ use super::super::{
 };
 use super::claim::{Content, SNAPSHOT_GROUP, claimed};
 use crate::{
-    host::{self, Host, kinds::VolumeSnapshot},
+    host::{self, Host, LONGHORN_SYSTEM, kinds::VolumeSnapshot},
     refusal::Refusal,
     volume::{
         name::HostName,
@@ -39,11 +39,11 @@ pub(super) async fn snapshot(host: &Host, name: &HostName) -> Result<Content, Re
     let content = with(content, class.as_ref());
     // Longhorn copies a snapshot that is inside its volume into one of the size that this volume has now, which may have
     // grown since (docs/contract/csi-driver.md#filled)
-    let size_of_now = source.as_ref().and_then(expand::capacity).filter(|_| content.copies_equals);
+    let source = source.filter(|_| content.copies_equals);
     let class = snapshot.spec.volume_snapshot_class_name.as_deref().unwrap_or_default();
-    let copied_into = match size_of_now {
-        Some(_) if needed::outlives(host, class).await? => None,
-        size => size,
+    let copied_into = match source.filter(|source| expand::capacity(source).is_some()) {
+        Some(source) if !needed::outlives(host, class).await? => size_of_now(host, &source).await?,
+        _ => None,
     };
     Ok(Content { copied_into, ..content })
 }
@@ -70,7 +70,33 @@ pub(super) async fn volume(host: &Host, name: &HostName) -> Result<Content, Refu
         host::bound_volume(claim).is_some() || claim.metadata.deletion_timestamp.is_some()
     };
     let bound = wait::until(host.claims(), name.as_str(), &what, is_settled).await?;
-    Ok(with(of_volume(&there(name, bound)?), class.as_ref()))
+    let claim = there(name, bound)?;
+    let content = with(of_volume(&claim), class.as_ref());
+    let copied_into = if content.copies_equals { size_of_now(host, &claim).await? } else { None };
+    Ok(Content { copied_into, ..content })
+}
+
+/// The size that Longhorn copies into: of its own volume, which is the new one as soon as a growth begins, while the
+/// claim's is the old one until it has ended.
+async fn size_of_now(host: &Host, claim: &PersistentVolumeClaim) -> Result<Option<u64>, Refusal> {
+    let (capacity, claimed) = (expand::capacity(claim), claimed(claim));
+    let grows = capacity.is_some() && capacity < claimed;
+    let Some(volume) = host::bound_volume(claim).filter(|_| grows) else { return Ok(capacity) };
+    let size = match host.longhorn_volumes().get(volume).await {
+        Ok(volume) => volume.spec.size.parse().ok(),
+        Err(error) if host::is_absent(&error) => None,
+        Err(error) => {
+            let doing = format!("read Volume {LONGHORN_SYSTEM}/{volume} on the host");
+            return Err(Refusal::of_host(&doing, &error));
+        }
+    };
+    let grown = claimed.filter(|claimed| expand::is_grown(claim, *claimed));
+    size.or(grown).map(Some).ok_or_else(|| {
+        Refusal::aborted(format!(
+            "{} is growing, and is copied when it has grown: call again",
+            host.claim_name(claim.name_any())
+        ))
+    })
 }
 
 /// What its class says about the content, as far as it is known.

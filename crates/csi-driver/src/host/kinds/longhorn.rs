@@ -1,4 +1,4 @@
-//! A volume as Longhorn has it: whether it is filled. Only read.
+//! A volume as Longhorn has it: whether it is filled, and its size. Only read.
 
 use std::borrow::Cow;
 
@@ -25,6 +25,9 @@ kind!(Volume, "longhorn.io", "v1beta2", "volumes", NamespaceResourceScope);
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VolumeSpec {
+    /// In bytes. A growth raises it when it begins.
+    #[serde(deserialize_with = "lenient")]
+    pub size: String,
     /// `snap://…` or `vol://…` for a copy, else empty.
     #[serde(deserialize_with = "lenient")]
     pub data_source: String,

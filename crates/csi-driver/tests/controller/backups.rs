@@ -154,6 +154,27 @@ async fn a_backup_that_is_not_there_or_too_large_is_not_restored() {
     assert!(bench.api(HARVESTER, "VolumeRemoteRestore", NAMESPACE).get_opt(UID).await.unwrap().is_none());
 }
 
+// docs/contract/csi-driver.md#restore
+#[tokio::test(start_paused = true)]
+async fn a_larger_restore_of_a_backup_on_a_class_that_does_not_grow_is_refused_before_anything_is_made() {
+    let bench = Bench::new().await;
+    let classes = bench.api("storage.k8s.io/v1", "StorageClass", "");
+    let fixed = kube::api::Patch::Merge(json!({"allowVolumeExpansion": null}));
+    classes.patch("longhorn", &kube::api::PatchParams::default(), &fixed).await.unwrap();
+    let mut status = complete();
+    status["sourceSpec"]["storageClassName"] = "longhorn".into();
+    backup(&bench, NAMESPACE, "ours", status).await;
+    let restores = bench.api(HARVESTER, "VolumeRemoteRestore", NAMESPACE);
+    let larger = from_snapshot(volume(UID, 2 * GIB), "backup:shop/ours");
+    let refused = bench.create_volume(larger).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("StorageClass longhorn on the host do not grow"), "{refused}");
+    assert!(restores.get_opt(UID).await.unwrap().is_none());
+    let equal = from_snapshot(volume(UID, GIB), "backup:shop/ours");
+    assert_eq!(bench.create_volume(equal).await.unwrap_err().code(), Code::DeadlineExceeded);
+    assert!(restores.get_opt(UID).await.unwrap().is_some());
+}
+
 /// CSI 1.12, ListSnapshots: what is not cut is in no list. Nothing says of a backup that it is before it is complete.
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_that_is_not_cut_and_a_backup_that_is_not_complete_are_in_no_list() {

@@ -11,13 +11,13 @@ use kube::{
 use serde_json::{Value, json};
 use tonic::Code;
 
-use super::super::{expand, snapshots::backup, wait};
+use super::super::{classes, expand, snapshots::backup, wait};
 use super::{claim, read, request::Asked, under_way};
 use crate::{
     csi::CreateVolumeResponse,
     host::{
         Host,
-        kinds::{HostCondition, VolumeRemoteRestore},
+        kinds::{HostCondition, VolumeRemoteBackup, VolumeRemoteRestore},
         quantity,
     },
     refusal::Refusal,
@@ -87,7 +87,10 @@ async fn start(host: &Host, asked: &Asked, from: &str, namespace: &str, name: &s
         ));
     }
     if let Some(source) = backup::size_of(&backup) {
-        Size::from_source(asked.range.as_ref(), source)?;
+        let size = Size::from_source(asked.range.as_ref(), source)?;
+        if size.on_host_with(source) > source {
+            check_growth(host, &backup, source).await?;
+        }
     }
     let mut restore = VolumeRemoteRestore::named(asked.name.as_str());
     // people find by it one that was made after the deletion of its volume
@@ -101,6 +104,23 @@ async fn start(host: &Host, asked: &Asked, from: &str, namespace: &str, name: &s
             host.name_of("VolumeRemoteRestore", &asked.name)
         ))),
         Err(error) => Err(Refusal::of_host(&doing("create"), &error)),
+    }
+}
+
+/// Refuses a larger volume of a class that is known to have none that grow: it would stay half made.
+async fn check_growth(host: &Host, backup: &VolumeRemoteBackup, source: u64) -> Result<(), Refusal> {
+    let class = backup.status.source_spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
+    let class = match classes::of(host, class).await {
+        Err(refusal) if classes::is_gone(&refusal) => None,
+        known => known?,
+    };
+    match class.filter(|class| class.allow_volume_expansion != Some(true)) {
+        Some(class) => Err(Refusal::precondition(format!(
+            "the host restores into a volume of the size that was backed up, {source} bytes, and volumes of StorageClass {} \
+             on the host do not grow: ask for that size, or set allowVolumeExpansion there",
+            class.name_any()
+        ))),
+        None => Ok(()),
     }
 }
 

@@ -14,7 +14,7 @@ use kube::{
 use serde_json::{Value, json};
 use tonic::Code;
 
-use super::{create, inspect, published::Machines, wait};
+use super::{classes, create, inspect, published::Machines, wait};
 use crate::{
     attach::claim::{Claim, Operation},
     csi::{ControllerExpandVolumeRequest, ControllerExpandVolumeResponse},
@@ -61,7 +61,10 @@ pub(super) async fn expand(
         return Err(no_growth(name));
     }
     let (decision, claim) = write(host, name, size).await?;
-    wait_until_grown(host, name, &claim, decision.claimed).await?;
+    // one that is made at its first attachment has the size then
+    if !waits_for_use(host, &claim).await? {
+        wait_until_grown(host, name, &claim, decision.claimed).await?;
+    }
     Ok(ControllerExpandVolumeResponse {
         capacity_bytes: i64::try_from(decision.size).unwrap_or(i64::MAX),
         node_expansion_required: is_in_use(host, name, &claim).await?,
@@ -78,7 +81,13 @@ async fn write(
         let decision = decide(name, &claim, size)?;
         let Some(patch) = &decision.patch else { return Ok((decision, claim)) };
         if patch.get("spec").is_some() && !is_bound(&claim) {
-            // the host grows no volume that is not there yet
+            // the host grows no volume that is not there yet, and no wait makes one that waits itself
+            if waits_for_use(host, &claim).await? {
+                return Err(Refusal::unavailable(format!(
+                    "{} is not bound: the host makes the volume at its first attachment, and it grows after that",
+                    host.claim_name(name)
+                )));
+            }
             let what = format!("{} is not bound", host.claim_name(name));
             let is_settled = |claim: &PersistentVolumeClaim| {
                 is_bound(claim) || claim.metadata.deletion_timestamp.is_some()
@@ -99,6 +108,18 @@ async fn write(
         }
     }
     Err(Refusal::aborted(format!("others write {} all the time: call again", host.claim_name(name))))
+}
+
+/// Whether the host makes the volume at its first attachment, and has not yet.
+async fn waits_for_use(host: &Host, claim: &PersistentVolumeClaim) -> Result<bool, Refusal> {
+    if is_bound(claim) {
+        return Ok(false);
+    }
+    let class = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
+    match classes::of(host, class).await {
+        Err(refusal) if classes::is_gone(&refusal) => Ok(false),
+        class => Ok(class?.as_ref().is_some_and(classes::waits_for_consumer)),
+    }
 }
 
 fn is_bound(claim: &PersistentVolumeClaim) -> bool {

@@ -518,6 +518,21 @@ async fn a_volume_that_is_larger_than_asked_is_no_fault_of_a_growth() {
     );
 }
 
+// docs/contract/csi-driver.md#growth
+#[tokio::test(start_paused = true)]
+async fn a_growth_of_a_volume_that_is_bound_at_its_first_use_keeps_no_worker() {
+    let bench = Bench::new().await;
+    class_waits(&bench).await;
+    bench.create_volume(volume(UID, GIB)).await.unwrap();
+    let refused = expand(&bench, UID, 2 * GIB).await.unwrap_err();
+    // nobody waited, and the resizer comes again, also while a pod uses the volume
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(refused.message().contains("at its first attachment"), "{refused}");
+    assert_eq!(expand(&bench, UID, GIB).await.unwrap().capacity_bytes, GIB, "it will have that size");
+    bench.bind(UID, "2Gi").await;
+    assert_eq!(expand(&bench, UID, 2 * GIB).await.unwrap().capacity_bytes, 2 * GIB);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_growth_without_a_volume_or_a_size_is_refused() {
     let bench = Bench::new().await;

@@ -241,9 +241,8 @@ impl Session<'_> {
                         .and_then(|claim| claim.usage.as_ref())
                         .filter(|it| usage.is_some_and(|usage| *it != usage));
                     match disk {
-                        _ if settle.is_some() => {
-                            Ok(Next::Write(Write { settle, from: None, add: !is_there && !must_wait }))
-                        }
+                        // all machines are looked at when it is settled, and before the disk is added
+                        _ if settle.is_some() => Ok(Next::Write(Write { settle, from: None, add: false })),
                         Disk::Absent => Ok(Next::Write(Write { settle, from: None, add: true })),
                         _ if other_use.is_some() => refuse(Refusal::new(
                             Code::AlreadyExists,
@@ -273,7 +272,7 @@ impl Session<'_> {
                 Step::Claim => {
                     // what is recorded of another machine may have a write on its way that adds the disk there
                     let from = former.and_then(|it| claim::former(it, &seen)).map(str::to_owned);
-                    let add = from.is_none() && !is_there && !must_wait;
+                    let add = settle.is_none() && from.is_none() && !is_there && !must_wait;
                     Ok(Next::Write(Write { settle, from, add }))
                 }
                 Step::TakeOver { from } => Ok(Next::Write(Write { settle, from: Some(from), add: false })),

@@ -4,6 +4,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use csi_driver::attach::Options;
 use rstest::rstest;
+use serde_json::Value;
 use sim_apiserver::faults::{Answer, Rule};
 use tokio::time::{sleep, timeout};
 use tonic::Code;
@@ -146,6 +147,25 @@ async fn a_disk_that_cannot_be_taken_back_is_never_called_attached() {
     driver.unpublish("a").await.unwrap();
     assert_eq!(bed.with_volume().await, ["b"]);
     assert_eq!(bed.annotation().await.unwrap()["vm"], "b");
+}
+
+/// A process died that had taken the volume over from `b`, and the Go driver has brought it into `c` since.
+#[rstest]
+#[case::for_the_same_machine("a")]
+#[case::for_a_machine_that_is_gone("gone")]
+#[tokio::test(start_paused = true)]
+async fn a_takeover_that_was_settled_looks_at_all_machines_before_it_adds(#[case] recorded: &str) {
+    let bed = Bed::new().await;
+    bed.machine("c", true).await;
+    let uid = (recorded == "gone").then_some("uid-of-gone");
+    let mut text: Value = serde_json::from_str(&bed.claim_text(recorded, uid, "attach").await).unwrap();
+    text["from"] = "b".into();
+    bed.annotate(&text.to_string()).await;
+    bed.go_driver_adds("c").await;
+    let refusal = Process::new(&bed, "p1").publish("a").await.unwrap_err();
+    assert_eq!(refusal.code, Code::FailedPrecondition, "{refusal}");
+    assert!(refusal.message.contains("VirtualMachine shop/c"), "{refusal}");
+    assert_eq!(bed.most.load(Ordering::Relaxed), 1, "machines that had it at once");
 }
 
 /// A process died when it had added the disk: nobody knows whether a Pod uses it.

@@ -57,7 +57,7 @@ use join::{Guest, Host, Volume};
 use tell::Told;
 
 /// One call for one volume lasts no longer; then it is decided anew.
-const CALL_LASTS: Duration = Duration::from_secs(100);
+pub(crate) const CALL_LASTS: Duration = Duration::from_secs(100);
 /// Changes that come together are looked at together.
 const TOGETHER: Duration = Duration::from_millis(100);
 /// While a call is under way, what it waits for is looked at so often.

@@ -6,15 +6,11 @@ use harvester_api::{VirtualMachineInstance, annotations::CSI_ATTACH};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
-use super::{create, needed::Needed, published::Machines, wait};
+use super::{create, needed::Needed, published::Machines};
 use crate::{
-    attach::{
-        Attacher,
-        claim::{Claim, Operation},
-        export::Users,
-        hotplug,
-    },
+    attach::{Attacher, claim::Claim, export::Users, hotplug},
     host::{self, Host},
+    reconcile::CALL_LASTS,
     refusal::Refusal,
     volume::{access::Reach, name::HostName, record},
 };
@@ -35,8 +31,9 @@ pub(super) async fn delete_volume(
             refuse_if_attached(name, &machines, &running)?;
             let annotation = claim.annotations().get(CSI_ATTACH);
             if let Some(machine) = annotation.and_then(|text| recorded(text, &machines)) {
-                // somebody is about to put it there, or the Go driver, which writes no annotation, has taken it away
-                attacher.take(name, &machine, &Mutex::default(), wait::WAITS_FOR).await?;
+                // somebody is about to put it there, or has died while it left, or the Go driver, which writes no
+                // annotation, has taken it away
+                attacher.take(name, &machine, &Mutex::default(), CALL_LASTS).await?;
             }
         }
         if plan.may_be_needed {
@@ -121,9 +118,10 @@ fn refuse_if_attached(
     )))
 }
 
-/// The machine that the annotation says the volume is in. One that was deleted has no disk any more.
+/// The machine of the annotation, to which a write may still be on its way, also of one whose detachment was begun: one that
+/// is complete leaves no annotation. A machine that was deleted takes no write.
 fn recorded(annotation: &str, machines: &Machines) -> Option<String> {
-    let claim = Claim::parse(annotation).filter(|claim| claim.operation == Operation::Attach)?;
+    let claim = Claim::parse(annotation)?;
     machines.name_of(&claim.vm_uid).map(str::to_owned)
 }
 
@@ -283,7 +281,7 @@ mod tests {
 
     #[rstest]
     #[case::on_its_way_or_taken_away(ATTACH, Some("a"))]
-    #[case::left(DETACH, None)]
+    #[case::half_detached(DETACH, Some("a"))]
     #[case::the_machine_is_gone(FORMER, None)]
     #[case::strange_text("?", None)]
     fn a_machine_that_the_annotation_names_is_asked_to_let_go(

@@ -22,6 +22,7 @@ use k8s_openapi::{
 use kube::{
     Api, Client, ResourceExt,
     api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams},
+    client::Body,
     core::GroupVersionKind,
 };
 use serde_json::{Value, json};
@@ -126,6 +127,28 @@ impl Bench {
     pub(crate) fn moved_into_machine(self, name: &str) -> Self {
         let machine = tokio::sync::watch::channel(Some(name.to_owned())).1;
         let host = Self::host(&self.server).for_cluster_of(machine);
+        Self { service: Self::on(host, csi_driver::attach::Options::new("pod-a")), ..self }
+    }
+
+    /// The same on a host up to Harvester 1.7, whose role grants no patch of machines.
+    pub(crate) fn where_machines_are_not_patched(self) -> Self {
+        let client = self.server.client(User::named(USER).with_group("system:masters"));
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let client = client.clone();
+            async move {
+                let is_of_machine = request.uri().path().contains("/virtualmachines/");
+                if !is_of_machine || request.method() != http::Method::PATCH {
+                    return client.send(request).await;
+                }
+                let message = "virtualmachines.kubevirt.io is forbidden: User \"csi\" cannot patch resource \
+                               \"virtualmachines\" in API group \"kubevirt.io\" in the namespace \"shop\"";
+                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403,
+                    "reason": "Forbidden", "message": message});
+                let answer = http::Response::builder().status(http::StatusCode::FORBIDDEN);
+                Ok(answer.body(Body::from(status.to_string().into_bytes())).unwrap())
+            }
+        });
+        let host = Host::new(Client::new(service, NAMESPACE), NAMESPACE);
         Self { service: Self::on(host, csi_driver::attach::Options::new("pod-a")), ..self }
     }
 

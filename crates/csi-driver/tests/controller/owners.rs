@@ -92,19 +92,39 @@ async fn a_snapshot_of_another_clusters_volume_is_neither_deleted_nor_restored()
     bench.delete_snapshot("backup:shop/b").await.unwrap();
 }
 
-// the Go driver writes no annotation, and leaves ours as it is
-#[tokio::test(start_paused = true)]
-async fn a_volume_that_the_go_driver_detached_is_deleted_though_our_annotation_is_left() {
+/// A volume with this annotation of ours, which is in no machine any more.
+async fn left_behind(operation: &str) -> Bench {
     let bench = Bench::in_machine("red-1").await;
     machine(&bench, "red-1", "red").await;
     bench.create_volume(volume(UID, GIB)).await.unwrap();
     bench.bind(UID, "1Gi").await;
     let vm = bench.api("kubevirt.io/v1", "VirtualMachine", NAMESPACE).get("red-1").await.unwrap();
-    let attached =
-        json!({"vm": "red-1", "vmUid": vm.metadata.uid, "op": "attach", "holder": "pod"}).to_string();
-    let annotation = json!({"metadata": {"annotations": {"driver.harvesterhci.io/attach": attached}}});
+    let text = json!({"vm": "red-1", "vmUid": vm.metadata.uid, "op": operation, "holder": "pod"}).to_string();
+    let annotation = json!({"metadata": {"annotations": {"driver.harvesterhci.io/attach": text}}});
     bench.patch("v1", "PersistentVolumeClaim", UID, annotation).await;
+    bench
+}
+
+// the Go driver writes no annotation, and leaves ours as it is
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_the_go_driver_detached_is_deleted_though_our_annotation_is_left() {
+    let bench = left_behind("attach").await;
     bench.delete_volume(UID).await.unwrap();
+    assert!(bench.claims().get_opt(UID).await.unwrap().is_none());
+}
+
+/// Up to Harvester 1.7 nobody makes a write to a machine fail that is on its way: it has a minute to arrive.
+#[rstest::rstest]
+#[case::attached("attach")]
+#[case::half_detached("detach")]
+#[tokio::test(start_paused = true)]
+async fn one_call_deletes_a_volume_when_no_write_to_its_machine_can_be_on_its_way(#[case] operation: &str) {
+    let bench = left_behind(operation).await.where_machines_are_not_patched();
+    let (answer, ()) = tokio::join!(bench.delete_volume(UID), async {
+        tokio::time::sleep(std::time::Duration::from_secs(50)).await;
+        assert!(bench.claims().get_opt(UID).await.unwrap().is_some());
+    });
+    answer.unwrap();
     assert!(bench.claims().get_opt(UID).await.unwrap().is_none());
 }
 

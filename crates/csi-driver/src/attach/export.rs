@@ -3,7 +3,7 @@
 //! The export is for all nodes together, so who uses it decides: it goes off when no VolumeAttachment needs it. A
 //! question about them that gets no answer never counts as "nobody" (docs/contract/csi-driver.md#exports).
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use futures::{StreamExt, future::BoxFuture};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -25,6 +25,8 @@ use crate::{
 /// deleted, since that of the node that is detached is one of them. The error is a sentence.
 pub type Users = dyn Fn(&str) -> BoxFuture<'static, Result<Vec<String>, String>> + Send + Sync;
 
+/// An export that the role does not let us watch is read again so often.
+const READ_AGAIN: Duration = Duration::from_secs(2);
 const LONGHORN: &str = "driver.longhorn.io";
 const PROVISIONERS: [&str; 2] =
     ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
@@ -93,7 +95,7 @@ impl Session<'_> {
                         return Ok(publish_context(&volume, &export));
                     }
                     self.wait_for(format!("{}: {error}", doing("watch")));
-                    self.in_patience(tokio::time::sleep(super::session::LOOK_AGAIN)).await?;
+                    self.in_patience(tokio::time::sleep(READ_AGAIN)).await?;
                 }
             }
         }
@@ -179,8 +181,10 @@ impl Session<'_> {
         on: &NetworkFilesystem,
         state: &str,
     ) -> Result<NetworkFilesystem, Refusal> {
-        let patch = json!({"metadata": {"resourceVersion": on.metadata.resource_version},
-            "spec": {"desiredState": state}});
+        let mut patch = json!({"spec": {"desiredState": state}});
+        if let Some(version) = &on.metadata.resource_version {
+            patch["metadata"] = json!({ "resourceVersion": version });
+        }
         let name = on.metadata.name.as_deref().unwrap_or_default();
         let patched = api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
         let doing = format!("set NetworkFilesystem {NAMESPACE}/{name} on the host to {state}");

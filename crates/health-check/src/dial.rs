@@ -20,6 +20,10 @@ use crate::{HttpGet, tls};
 /// sends for as long as it is read.
 const MOST_READ_OF_TLS: u64 = 64 * 1_024;
 
+/// An answer is read so often. One task makes the probes of all tenants, and each read costs it a look at all that came: a
+/// backend that sends byte by byte would cost many times another.
+const MOST_READS: usize = 32;
+
 /// Longest text of a failure, in characters.
 const LONGEST_WORDS: usize = 120;
 
@@ -163,13 +167,14 @@ async fn ask(
 async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &[u8]) -> Result<(), DialError> {
     stream.write_all(request).await.map_err(DialError::of_stream)?;
     stream.flush().await.map_err(DialError::of_stream)?;
-    let (mut buffer, mut length) = ([0; MOST_READ], 0);
+    let (mut buffer, mut length, mut reads) = ([0; MOST_READ], 0, 0);
     loop {
+        reads += 1;
         let rest = match stream.read(&mut buffer[length..]).await.map_err(DialError::of_stream)? {
             0 => Rest::Closed,
             more => {
                 length += more;
-                if length == MOST_READ { Rest::Unread } else { Rest::Open }
+                if length == MOST_READ || reads == MOST_READS { Rest::Unread } else { Rest::Open }
             }
         };
         if let Some(result) = answer::judge(&buffer[..length], rest) {
@@ -180,9 +185,45 @@ async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &[u8
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
     use rstest::rstest;
+    use tokio::io::ReadBuf;
 
     use super::*;
+
+    /// A backend that sends one byte more as often as it is read.
+    struct ByteByByte {
+        answer: &'static [u8],
+        reads: usize,
+    }
+
+    impl AsyncRead for ByteByByte {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            read: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
+            read.put_slice(&[self.answer.get(self.reads).copied().unwrap_or(b'x')]);
+            self.reads += 1;
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[rstest]
+    #[case::endless_header(b"HTTP/1.1 200 OK\r\nA: ", Ok(()))]
+    #[case::endless_header_of_a_failure(b"HTTP/1.1 503 x\r\nA: ", Err(DialError::Status(503)))]
+    #[case::endless_reason(b"HTTP/1.1 200 ", Err(DialError::NotHttp))]
+    #[tokio::test]
+    async fn a_backend_that_sends_byte_by_byte_is_read_a_few_times_and_counts_by_what_came(
+        #[case] answer: &'static [u8],
+        #[case] expected: Result<(), DialError>,
+    ) {
+        let mut backend = ByteByByte { answer, reads: 0 };
+        let result = exchange(tokio::io::join(&mut backend, tokio::io::sink()), b"").await;
+        assert_eq!((result, backend.reads), (expected, 32));
+    }
 
     #[rstest]
     #[case::no_descriptor(Errno::MFILE, "could not dial")]

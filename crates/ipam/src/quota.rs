@@ -8,14 +8,21 @@ use crate::record::Record;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tenant {
     Namespace(String),
-    GuestCluster(String),
+    /// What its objects in one namespace hold. An object says itself which cluster it is of, and nobody can make one in
+    /// another's namespace.
+    GuestCluster {
+        namespace: String,
+        cluster: String,
+    },
 }
 
 impl fmt::Display for Tenant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Namespace(name) => write!(f, "namespace {name}"),
-            Self::GuestCluster(name) => write!(f, "guest cluster {name}"),
+            Self::GuestCluster { namespace, cluster } => {
+                write!(f, "guest cluster {cluster} of namespace {namespace}")
+            }
         }
     }
 }
@@ -39,31 +46,34 @@ pub enum QuotaFault {
     BothNames(usize),
     #[error("spec.quota[{index}].max {max} is negative: 0 means that no address is given")]
     Negative { index: usize, max: i64 },
-    #[error("spec.quota[{index}] names {tenant} a second time: give it one entry")]
-    Twice { index: usize, tenant: Tenant },
+    #[error("spec.quota[{index}] names {name} a second time: give it one entry")]
+    Twice { index: usize, name: String },
 }
 
 /// So many faults are named.
 const FAULTS: usize = 20;
 
-/// How many addresses of a pool each tenant may hold.
+/// How many addresses of a pool each tenant may hold: a guest cluster in each namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Quotas(BTreeMap<Tenant, u64>);
+pub struct Quotas {
+    namespaces: BTreeMap<String, u64>,
+    clusters: BTreeMap<String, u64>,
+}
 
 impl Quotas {
     /// Reads the limits of a pool. One that is negative gives nothing, of several for one tenant the smallest counts, and
     /// one that names no tenant limits nobody.
     pub fn parse(specs: &[QuotaSpec]) -> (Self, Vec<QuotaFault>) {
-        let (mut quotas, mut faults) = (BTreeMap::new(), Vec::new());
+        let (mut quotas, mut faults) = (Self::default(), Vec::new());
         for (index, QuotaSpec { guest_cluster, namespace, max }) in specs.iter().enumerate() {
-            let tenant = match (guest_cluster.as_str(), namespace.as_str()) {
+            let named = match (guest_cluster.as_str(), namespace.as_str()) {
                 ("", "") => Err(QuotaFault::NoName(index)),
-                (cluster, "") => Ok(Tenant::GuestCluster(cluster.to_owned())),
-                ("", namespace) => Ok(Tenant::Namespace(namespace.to_owned())),
+                (cluster, "") => Ok((&mut quotas.clusters, "guest cluster", cluster)),
+                ("", namespace) => Ok((&mut quotas.namespaces, "namespace", namespace)),
                 _ => Err(QuotaFault::BothNames(index)),
             };
-            let tenant = match tenant {
-                Ok(tenant) => tenant,
+            let (limits, kind, name) = match named {
+                Ok(named) => named,
                 Err(fault) => {
                     faults.push(fault);
                     continue;
@@ -73,43 +83,60 @@ impl Quotas {
                 faults.push(QuotaFault::Negative { index, max: *max });
             }
             let max = u64::try_from(*max).unwrap_or(0);
-            if let Some(before) = quotas.get(&tenant).copied() {
-                faults.push(QuotaFault::Twice { index, tenant: tenant.clone() });
-                quotas.insert(tenant, max.min(before));
-            } else {
-                quotas.insert(tenant, max);
+            let before = limits.get(name).copied();
+            if before.is_some() {
+                faults.push(QuotaFault::Twice { index, name: format!("{kind} {name}") });
             }
+            limits.insert(name.to_owned(), before.unwrap_or(max).min(max));
         }
         faults.truncate(FAULTS);
-        (Self(quotas), faults)
+        (quotas, faults)
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.namespaces.is_empty() && self.clusters.is_empty()
     }
 
     /// The limits of a holder of this cluster, each with its tenant.
     pub fn of(&self, holder: &str, cluster: Option<&str>) -> Vec<(Tenant, u64)> {
-        let namespace = holder.split_once('/').map(|(namespace, _)| Tenant::Namespace(namespace.to_owned()));
-        let cluster = cluster.map(|cluster| Tenant::GuestCluster(cluster.to_owned()));
-        let limited = |tenant: Tenant| self.0.get(&tenant).map(|max| (tenant, *max));
-        [namespace, cluster].into_iter().flatten().filter_map(limited).collect()
+        let Some((namespace, _)) = holder.split_once('/') else { return Vec::new() };
+        let own = self.namespaces.get(namespace).map(|max| (Tenant::Namespace(namespace.to_owned()), *max));
+        let of_cluster = cluster.and_then(|cluster| {
+            let max = *self.clusters.get(cluster)?;
+            let (namespace, cluster) = (namespace.to_owned(), cluster.to_owned());
+            Some((Tenant::GuestCluster { namespace, cluster }, max))
+        });
+        own.into_iter().chain(of_cluster).collect()
     }
 
-    /// Every tenant with its limit, in the order of their names.
-    pub fn iter(&self) -> impl Iterator<Item = (&Tenant, u64)> {
-        self.0.iter().map(|(tenant, max)| (tenant, *max))
+    /// The tenants that hold more of a pool than their limit; `members` are the holders of a guest cluster.
+    pub fn exceeded(&self, record: &Record, members: impl Fn(&str) -> Vec<String>) -> Vec<Tenant> {
+        let namespaces = self.namespaces.iter().filter(|(name, max)| record.held_in(name) as u64 > **max);
+        let mut exceeded: Vec<_> = namespaces.map(|(name, _)| Tenant::Namespace(name.clone())).collect();
+        for (cluster, max) in &self.clusters {
+            let mut held: BTreeMap<String, u64> = BTreeMap::new();
+            for member in members(cluster) {
+                let Some((namespace, _)) = member.split_once('/') else { continue };
+                *held.entry(namespace.to_owned()).or_default() += record.of(&member).count() as u64;
+            }
+            let above = held.into_iter().filter(|(_, held)| held > max);
+            exceeded.extend(
+                above.map(|(namespace, _)| Tenant::GuestCluster { namespace, cluster: cluster.clone() }),
+            );
+        }
+        exceeded
     }
 }
 
 impl Record {
-    /// How many addresses a tenant holds; `members` are the holders of a guest cluster. It looks at the addresses of that
-    /// tenant alone.
+    /// How many addresses a tenant holds; `members` are the holders of a guest cluster, in whatever namespace. It looks at
+    /// the addresses of that tenant alone.
     pub fn held_by(&self, tenant: &Tenant, members: impl FnOnce(&str) -> Vec<String>) -> u64 {
         let held = match tenant {
             Tenant::Namespace(namespace) => self.held_in(namespace),
-            Tenant::GuestCluster(cluster) => {
-                members(cluster).iter().map(|holder| self.of(holder).count()).sum()
+            Tenant::GuestCluster { namespace, cluster } => {
+                let is_in = |holder: &&String| holder.split_once('/').is_some_and(|(of, _)| of == namespace);
+                members(cluster).iter().filter(is_in).map(|holder| self.of(holder).count()).sum()
             }
         };
         held as u64
@@ -136,12 +163,9 @@ mod tests {
             spec("blue", "", 1),
         ];
         let (quotas, faults) = Quotas::parse(&specs);
-        let limits: Vec<_> = quotas.iter().map(|(tenant, max)| (tenant.to_string(), max)).collect();
-        let limit = |tenant: &str, max| (tenant.to_owned(), max);
-        assert_eq!(
-            limits,
-            [limit("namespace lab", 0), limit("namespace shop", 3), limit("guest cluster blue", 1)]
-        );
+        let limit = |name: &str, max| (name.to_owned(), max);
+        assert_eq!(quotas.namespaces, [limit("lab", 0), limit("shop", 3)].into());
+        assert_eq!(quotas.clusters, [limit("blue", 1)].into());
         let told: Vec<_> = faults.iter().map(ToString::to_string).collect();
         let expected = [
             "[2] names neither",
@@ -177,9 +201,15 @@ mod tests {
         {
             record.put([10, 0, 0, u8::try_from(last).unwrap()].into(), holder);
         }
-        let held = |tenant| record.held_by(&tenant, |_| vec!["shop/api".into(), "a".into(), "none".into()]);
+        let members = |_: &str| ["shop/api", "shop-2/web", "a", "none"].map(str::to_owned).to_vec();
+        let held = |tenant| record.held_by(&tenant, members);
+        let blue =
+            |namespace: &str| Tenant::GuestCluster { namespace: namespace.into(), cluster: "blue".into() };
         assert_eq!(held(Tenant::Namespace("shop".into())), 3);
         assert_eq!(held(Tenant::Namespace("lab".into())), 0);
-        assert_eq!(held(Tenant::GuestCluster("blue".into())), 2);
+        assert_eq!((held(blue("shop")), held(blue("shop-2")), held(blue("lab"))), (1, 1, 0));
+        let (quotas, _) = Quotas::parse(&[spec("blue", "", 0), spec("", "shop", 2), spec("", "shoq", 1)]);
+        let exceeded = [Tenant::Namespace("shop".into()), blue("shop"), blue("shop-2")];
+        assert_eq!(quotas.exceeded(&record, members), exceeded);
     }
 }

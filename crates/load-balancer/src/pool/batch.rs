@@ -104,7 +104,7 @@ pub(crate) trait Others {
     /// The guest cluster that the holder's object is of, where it is known.
     fn cluster_of(&self, holder: &str) -> Option<String>;
 
-    /// The holders of a guest cluster, as far as they are known.
+    /// The holders that are of a guest cluster by their own word, in whatever namespace, as far as they are known.
     fn members_of(&self, cluster: &str) -> Vec<String>;
 }
 
@@ -374,9 +374,8 @@ fn limits(quotas: &Quotas, others: &dyn Others, holder: &str) -> Vec<(Tenant, u6
 /// The sentence about tenants who hold more than their quota, which takes nothing from them; empty where there are none.
 /// Without numbers: whoever waits hears of every change of the condition.
 fn above_quota(quotas: &Quotas, record: &Record, others: &dyn Others) -> String {
-    let held = |tenant: &Tenant| record.held_by(tenant, |cluster| others.members_of(cluster));
-    let above = quotas.iter().filter(|(tenant, max)| held(tenant) > *max);
-    let above: Vec<_> = above.map(|(tenant, _)| tenant.to_string()).collect();
+    let above = quotas.exceeded(record, |cluster| others.members_of(cluster));
+    let above: Vec<_> = above.iter().map(ToString::to_string).collect();
     if above.is_empty() {
         return String::new();
     }

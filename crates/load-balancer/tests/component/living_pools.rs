@@ -200,7 +200,7 @@ test_cluster::component_tests! {
         }
         let ready = ready_of(&cluster, without).await;
         assert_eq!(ready.reason, "QuotaExceeded");
-        assert!(ready.message.contains("its quota gives guest cluster blue at most 2 addresses, and 2 are held"), "{}", ready.message);
+        assert!(ready.message.contains("gives guest cluster blue of namespace team-a at most 2 addresses, and 2 are held"), "{}", ready.message);
         // one of another cluster waits for nobody
         load_balancer(&cluster, "red", "").await;
         let red = json!({"metadata": {"annotations": {annotations::LB_CLUSTER: "red"}}});

@@ -47,7 +47,9 @@ impl<F: Fn(IpAddr, &str) -> bool> Others for F {
     }
 
     fn members_of(&self, cluster: &str) -> Vec<String> {
-        (0..100).map(|n| format!("shop/{cluster}-{n}")).collect()
+        let names =
+            (0..100).flat_map(|n| ["evil", "shop"].map(|namespace| format!("{namespace}/{cluster}-{n}")));
+        names.collect()
     }
 }
 

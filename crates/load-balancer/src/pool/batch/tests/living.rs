@@ -76,16 +76,36 @@ fn two_claims_of_one_batch_count_both() {
     let blue: Vec<_> = (0..4).map(|n| claim(&format!("shop/blue-{n}"))).collect();
     let pool = with_quota(&json!({}), &json!([{"guestCluster": "blue", "max": 2}]));
     let decision = decided(&pool, &blue);
-    let refused = exceeded(Tenant::GuestCluster("blue".into()), 2, 2);
+    let tenant = Tenant::GuestCluster { namespace: "shop".into(), cluster: "blue".into() };
+    let refused = exceeded(tenant, 2, 2);
     assert_eq!(decision.answers[2..], [refused.clone(), refused]);
     let Err(refused) = &decision.answers[2] else { panic!() };
     assert_eq!(refused.reason(), "QuotaExceeded");
     assert!(
         refused
             .to_string()
-            .contains("its quota gives guest cluster blue at most 2 addresses, and 2 are held"),
+            .contains("gives guest cluster blue of namespace shop at most 2 addresses, and 2 are held"),
         "{refused}"
     );
+}
+
+#[test]
+fn the_addresses_of_another_namespace_use_up_no_guest_clusters_quota() {
+    let held = json!({"10.0.0.10": "evil/blue-1", "10.0.0.11": "evil/blue-2"});
+    let pool = with_quota(&held, &json!([{"guestCluster": "blue", "max": 1}]));
+    let orders = [claim("shop/blue-1"), claim("shop/blue-2"), claim("evil/blue-3")];
+    let decision = decided(&pool, &orders);
+    assert_eq!(decision.answers[0], Ok(Answer::RecordedAnew(ip(12))));
+    for (answer, expected) in decision.answers[1..]
+        .iter()
+        .zip(["shop at most 1 addresses, and 1", "evil at most 1 addresses, and 2"])
+    {
+        let Err(refused) = answer else { panic!("{:?}", decision.answers) };
+        let expected = format!("its quota gives guest cluster blue of namespace {expected} are held");
+        assert!(refused.to_string().contains(&expected), "{refused}");
+    }
+    let told = &status(&decision).conditions[0].message;
+    assert_eq!(told, "more than the quota gives is held, and stays: by guest cluster blue of namespace evil");
 }
 
 #[test]

@@ -97,6 +97,11 @@ impl Quotas {
         self.namespaces.is_empty() && self.clusters.is_empty()
     }
 
+    /// Whether there is a limit for the guest cluster.
+    pub fn limits_cluster(&self, cluster: &str) -> bool {
+        self.clusters.contains_key(cluster)
+    }
+
     /// The limits of a holder of this cluster, each with its tenant.
     pub fn of(&self, holder: &str, cluster: Option<&str>) -> Vec<(Tenant, u64)> {
         let Some((namespace, _)) = holder.split_once('/') else { return Vec::new() };

@@ -504,6 +504,33 @@ mod tests {
         assert!(!world.woke());
     }
 
+    #[rstest]
+    #[case::without_quota(json!([]), false)]
+    #[case::for_a_namespace(json!([{"namespace": "shop", "max": 1}]), false)]
+    #[case::for_a_third_cluster(json!([{"guestCluster": "green", "max": 1}]), false)]
+    #[case::for_the_former_cluster(json!([{"guestCluster": "blue", "max": 1}]), true)]
+    #[case::for_the_new_cluster(json!([{"guestCluster": "red", "max": 1}]), true)]
+    #[tokio::test(start_paused = true)]
+    async fn a_change_of_cluster_wakes_nobody_of_a_pool_without_a_quota_for_it(
+        #[case] quota: Value,
+        #[case] wakes: bool,
+    ) {
+        let (world, waits) = (world(), ObjectKey::new("shop", "waits"));
+        world.waiters.leave(&waits);
+        let mut pool = edge().json();
+        pool["metadata"]["resourceVersion"] = "2".into();
+        pool["spec"]["quota"] = quota;
+        pool["status"] = json!({"total": 9, "available": 8, "lastAllocated": "",
+            "allocated": {"10.0.0.7": "shop/web"}});
+        world.caches.pools.wrote(object(pool));
+        world.caches.load_balancers.wrote(object(json!({
+            "metadata": {"namespace": "shop", "name": "web", "uid": "u", "resourceVersion": "1",
+                "annotations": {annotations::LB_CLUSTER: "blue"}}, "spec": {}})));
+        world.waiters.enter(&waits, WaitingFor::Named("edge".to_owned()));
+        world.edit(|lb| lb["metadata"]["annotations"][annotations::LB_CLUSTER] = "red".into());
+        assert_eq!(world.woke(), wakes);
+    }
+
     #[test]
     fn the_record_garbage_collector_hears_of_the_pools_that_an_object_left() {
         let lb = |pool: &str, ip: &str| {

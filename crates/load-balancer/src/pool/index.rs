@@ -165,14 +165,23 @@ impl PoolIndex {
         self.state().clusters.members(cluster).map(ToString::to_string).collect()
     }
 
-    /// The pools that count the load balancer for another guest cluster from now on; `None` where it is of the same.
+    /// The pools that count the load balancer for another guest cluster from now on, because they have a quota for the
+    /// former or the new one; `None` where it is of the same.
     pub(crate) fn pools_of_moved(
         &self,
         change: &Change<RawObject<LoadBalancer>>,
     ) -> Option<BTreeSet<String>> {
         let (old, new) = (change.old.as_ref()?, change.new.as_ref()?);
-        let is_moved = clusters::cluster_of(old) != clusters::cluster_of(new);
-        is_moved.then(|| self.recorded_for(&change.key).into_iter().map(|(pool, _)| pool).collect())
+        let clusters = [clusters::cluster_of(old), clusters::cluster_of(new)];
+        if clusters[0] == clusters[1] {
+            return None;
+        }
+        let (checked, recorded) = (self.checked_pools(), self.recorded_for(&change.key));
+        let counts = |pool: &String| {
+            let of_pool = checked.iter().map(|checked| &checked.pool).find(|known| known.name == *pool);
+            of_pool.is_some_and(|pool| clusters.iter().flatten().any(|name| pool.quotas.limits_cluster(name)))
+        };
+        Some(recorded.into_iter().map(|(pool, _)| pool).filter(counts).collect())
     }
 
     /// The pools whose ranges give one of these addresses.

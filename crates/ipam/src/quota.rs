@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use crate::record::Record;
+use crate::{record::Record, resting::Resting};
 
 /// The holders whose addresses count together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -145,6 +145,33 @@ impl Record {
             }
         };
         held as u64
+    }
+
+    /// How many of the addresses that rest a tenant had last; `members` as in [`Record::held_by`].
+    pub fn resting_by(
+        &self,
+        tenant: &Tenant,
+        resting: &Resting,
+        members: impl FnOnce(&str) -> Vec<String>,
+    ) -> u64 {
+        if resting.is_empty() {
+            return 0;
+        }
+        let is_in =
+            |holder: &str, namespace: &str| holder.split_once('/').is_some_and(|(of, _)| of == namespace);
+        let rests = match tenant {
+            Tenant::Namespace(namespace) => {
+                let last = resting.iter().filter_map(|(address, _)| self.last_holder(address));
+                last.filter(|holder| is_in(holder, namespace)).count()
+            }
+            Tenant::GuestCluster { namespace, cluster } => {
+                let members = members(cluster);
+                let own = members.iter().filter(|holder| is_in(holder, namespace));
+                let past = own.flat_map(|holder| self.past_of(holder));
+                past.filter(|address| resting.end_of(*address).is_some()).count()
+            }
+        };
+        rests as u64
     }
 }
 

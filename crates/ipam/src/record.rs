@@ -252,8 +252,7 @@ impl Record {
                 && (!request.rests(*address) || known == Some(*address) || self.was_of(*address, holder))
                 && !taken(*address)
         };
-        let past =
-            known.into_iter().chain(self.history.of(holder)).chain(self.of_namesakes(holder)).find(free);
+        let past = known.into_iter().chain(self.past(request)).find(free);
         let address = past.or_else(|| match among {
             Some(addresses) => addresses.iter().copied().find(free),
             None => {
@@ -323,6 +322,28 @@ impl Record {
         self.history.remove(address);
         self.held.insert(address, holder);
         Ok(Claim::Recorded(address))
+    }
+
+    /// The addresses that the holder had last, and nobody has now, in numeric order. More than one only while they rest.
+    pub fn past_of(&self, holder: &str) -> impl Iterator<Item = IpAddr> {
+        self.history.of(holder)
+    }
+
+    /// The past of a holder: the longer one rests the later it was released.
+    fn past(&self, request: Request<'_>) -> impl Iterator<Item = IpAddr> {
+        let mut own: Vec<_> = self.past_of(request.holder).collect();
+        let end = |address| request.resting.and_then(|resting| resting.end_of(address));
+        own.sort_by_key(|address| std::cmp::Reverse(end(*address)));
+        own.into_iter().chain(self.of_namesakes(request.holder))
+    }
+
+    /// The address of the holder's past that rests and answers the request: to give it lays nothing more to rest.
+    pub fn resting_for(&self, request: Request<'_>) -> Option<IpAddr> {
+        let past = match request.exactly {
+            Some(address) => Some(address).filter(|address| self.was_of(*address, request.holder)),
+            None => self.past(request).find(|address| request.rests(*address) && request.admits(*address)),
+        };
+        past.filter(|address| request.rests(*address))
     }
 
     /// Whether the holder had the address last, or the same Service did before it was made again.

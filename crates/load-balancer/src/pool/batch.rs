@@ -182,8 +182,8 @@ struct Draft<'a> {
     /// A walk over the ranges of the family found no address since the last release: the text of the ranges. Everybody who waits for a
     /// full pool comes at once when an address of it is free, and each walk looks at every address.
     exhausted: Vec<(Option<Family>, String)>,
-    /// What the tenants with a quota hold, of those who have claimed.
-    used: HashMap<Tenant, u64>,
+    /// What the tenants with a quota hold, of those who have claimed, and how much of what they released rests.
+    used: HashMap<Tenant, Used>,
     resting: Resting,
     /// The end of the rest of what is released now.
     rest_until: Option<i64>,
@@ -192,6 +192,12 @@ struct Draft<'a> {
     /// How many of them are not the record.
     rest: usize,
     limit: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Used {
+    held: u64,
+    resting: u64,
 }
 
 impl Draft<'_> {
@@ -228,10 +234,18 @@ impl Draft<'_> {
                 if self.status_addresses.iter().any(has) {
                     return Ok(Answer::Kept);
                 }
+                // what rests counts for who released it, where there is a quota
+                let is_limited = !limits(&self.checked.pool.quotas, self.others, holder).is_empty();
+                let counts = |past: &IpAddr| self.resting.end_of(*past).is_some();
+                let past = is_limited.then(|| self.record.past_of(holder).filter(counts).collect::<Vec<_>>());
                 if self.record.release(*address, holder) {
+                    past.into_iter().flatten().for_each(|past| self.record.remember(past, holder));
                     self.exhausted.clear();
-                    self.let_rest(*address);
-                    self.note_quotas(holder, |held| held.saturating_sub(1));
+                    let rests = self.let_rest(*address);
+                    self.note_quotas(holder, |used| {
+                        used.held = used.held.saturating_sub(1);
+                        used.resting += u64::from(rests);
+                    });
                 }
             }
             Order::Remember { holder, address } => self.remember(*address, holder),
@@ -260,26 +274,32 @@ impl Draft<'_> {
         if let (false, Some(fault)) = (held, blocked) {
             return Err(Refused::Unusable { pool: pool(), fault: fault.clone() });
         }
-        if !held && let Some(refused) = self.over_quota(holder) {
-            return Err(refused);
-        }
+        let only = if held { None } else { self.within_quota(request)? };
         if !held && !self.make_room(bytes_in_store(LONGEST_ADDRESS, holder)) {
             return Err(Refused::RecordFull { pool: pool(), records: self.record.count() });
         }
         let walked = |exhausted: &(Option<Family>, String)| exhausted.0.is_none() || exhausted.0 == family;
+        let exactly = only.as_ref().map(|(address, _)| *address).or(exactly);
         let is_hopeless = exactly.is_none() && self.exhausted.iter().any(walked);
         let among = is_hopeless.then(|| self.others.used_by(holder));
         let resting = Some(&self.resting);
-        let request = Request { lost: &lost, among: among.as_deref(), resting, ..request };
+        let request = Request { lost: &lost, among: among.as_deref(), exactly, resting, ..request };
         let others = self.others;
         let claim = self.record.claim(&definition.ranges, request, |address| others.have(address, holder));
+        if let (Err(_), Some((_, refused))) = (&claim, only) {
+            return Err(refused);
+        }
         match claim {
             Ok(Claim::Adopted(_)) => Ok(Answer::Done),
             Ok(Claim::Recorded(address)) => {
                 self.size += bytes_in_store(&address.to_string(), holder);
                 self.recorded.push(address);
+                let rested = self.resting.end_of(address).is_some();
                 self.resting.end(address);
-                self.note_quotas(holder, |held| held + 1);
+                self.note_quotas(holder, |used| {
+                    used.held += 1;
+                    used.resting = used.resting.saturating_sub(u64::from(rested));
+                });
                 let is_first = lost.is_empty() && own.is_empty();
                 Ok(if is_first { Answer::RecordedAnew(address) } else { Answer::Done })
             }
@@ -308,24 +328,36 @@ impl Draft<'_> {
         }
     }
 
-    /// The quota that one more address of the holder would go past. Each claim of a batch counts for the next.
-    fn over_quota(&mut self, holder: &str) -> Option<Refused> {
+    /// Refuses where one more address of the holder would go past a quota. Each claim of a batch counts for the next. What
+    /// rests counts too, or a tenant would lay a whole pool to rest, one address at a time. Where that is what fills the
+    /// quota, the holder may have nothing but the answer: the address that rests for itself.
+    fn within_quota(&mut self, request: Request<'_>) -> Result<Option<(IpAddr, Refused)>, Refused> {
         let Pool { name, quotas, .. } = &self.checked.pool;
-        for (tenant, max) in limits(quotas, self.others, holder) {
-            let Self { record, others, used, .. } = self;
-            let count = || record.held_by(&tenant, |cluster| others.members_of(cluster));
-            let held = *used.entry(tenant.clone()).or_insert_with(count);
-            if held >= max {
-                return Some(Refused::QuotaExceeded { pool: name.clone(), tenant, max, held });
+        let mut only = None;
+        for (tenant, max) in limits(quotas, self.others, request.holder) {
+            let Self { record, others, used, resting: rests, .. } = self;
+            let members = |cluster: &str| others.members_of(cluster);
+            let Used { held, resting } = *used.entry(tenant.clone()).or_insert_with(|| Used {
+                held: record.held_by(&tenant, members),
+                resting: record.resting_by(&tenant, rests, members),
+            });
+            if held.saturating_add(resting) < max {
+                continue;
+            }
+            let refused = Refused::QuotaExceeded { pool: name.clone(), tenant, max, held, resting };
+            let own = record.resting_for(Request { resting: Some(rests), ..request });
+            match own {
+                Some(address) if held < max => only = Some((address, refused)),
+                _ => return Err(refused),
             }
         }
-        None
+        Ok(only)
     }
 
-    fn note_quotas(&mut self, holder: &str, change: impl Fn(u64) -> u64) {
+    fn note_quotas(&mut self, holder: &str, change: impl Fn(&mut Used)) {
         for (tenant, _) in limits(&self.checked.pool.quotas, self.others, holder) {
-            if let Some(held) = self.used.get_mut(&tenant) {
-                *held = change(*held);
+            if let Some(used) = self.used.get_mut(&tenant) {
+                change(used);
             }
         }
     }
@@ -339,15 +371,17 @@ impl Draft<'_> {
         }
     }
 
-    /// The address was released. It does not rest where there is no room to write that down.
-    fn let_rest(&mut self, address: IpAddr) {
-        let Some(end) = self.rest_until else { return };
+    /// The address was released. It does not rest where there is no room to write that down; answers whether it does.
+    fn let_rest(&mut self, address: IpAddr) -> bool {
+        let Some(end) = self.rest_until else { return false };
         let bytes = rests::bytes(address);
-        if self.make_room(bytes) {
+        let has_room = self.make_room(bytes);
+        if has_room {
             self.resting.begin(address, end);
             self.rest += bytes;
             self.size += bytes;
         }
+        has_room
     }
 
     /// Whether so many bytes more fit; forgets history until they do.

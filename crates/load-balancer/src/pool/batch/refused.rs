@@ -32,10 +32,11 @@ pub(crate) enum Refused {
     )]
     Draining { pool: String, family: Option<Family> },
     #[error(
-        "fail to get ip from pool {pool}, error: its quota gives {tenant} at most {max} addresses, and {held} are held; waiting \
-         for one of them to be released or for a larger quota"
+        "fail to get ip from pool {pool}, error: its quota gives {tenant} at most {max} addresses, and {held} are held{}; waiting \
+         for one of them to be released or for a larger quota",
+        if *resting > 0 { format!(" and {resting} rest after their release") } else { String::new() }
     )]
-    QuotaExceeded { pool: String, tenant: Tenant, max: u64, held: u64 },
+    QuotaExceeded { pool: String, tenant: Tenant, max: u64, held: u64, resting: u64 },
     #[error("address {address} of pool {pool} is in use")]
     AddressInUse { pool: String, address: IpAddr },
     #[error("pool {pool} does not give {address} to anybody")]

@@ -61,7 +61,7 @@ fn with_quota(allocated: &Value, quota: &Value) -> RawObject<IPPool> {
 }
 
 fn exceeded(tenant: Tenant, max: u64, held: u64) -> Result<Answer, Refused> {
-    Err(Refused::QuotaExceeded { pool: "edge".into(), tenant, max, held })
+    Err(Refused::QuotaExceeded { pool: "edge".into(), tenant, max, held, resting: 0 })
 }
 
 #[test]
@@ -263,6 +263,48 @@ fn a_released_address_rests_until_its_time_is_over() {
     assert_eq!((annotation(&over), numbers(&over)), (None, (4, 3, 1, 0)));
     let given = written(at(NOW + 61, &resting, &[claim("d/d")]));
     assert_eq!((annotation(&given), numbers(&given)), (None, (4, 4, 0, 0)));
+}
+
+fn demand(holder: &str, last: u8) -> Order {
+    Order::ClaimExactly { holder: holder.into(), address: ip(last) }
+}
+
+#[test]
+fn an_address_that_rests_counts_for_the_quota_of_who_released_it() {
+    let quota = json!([{"namespace": "evil", "max": 1}]);
+    let pool = with_rest(&with_quota(&json!({"10.0.0.10": "evil/a"}), &quota), 60, None);
+    let decision = at(NOW, &pool, &[release("evil/a", 10), claim("evil/b"), demand("evil/c", 11)]);
+    for answer in &decision.answers[1..] {
+        let Err(refused) = answer else { panic!("{:?}", decision.answers) };
+        let told = "gives namespace evil at most 1 addresses, and 0 are held and 1 rest after their release;";
+        assert!(refused.to_string().contains(told), "{refused}");
+    }
+    let resting = written(decision);
+    let orders = [claim("shop/web"), claim("evil/b"), claim("evil/a"), claim("evil/b")];
+    let answers = at(NOW + 1, &resting, &orders).answers;
+    assert_eq!(answers[0], Ok(Answer::RecordedAnew(ip(11))), "it is no matter of other tenants");
+    assert!(answers[1].is_err(), "{answers:?}");
+    assert_eq!(answers[2], Ok(Answer::RecordedAnew(ip(10))), "its former holder ends the rest");
+    assert_eq!(answers[3], exceeded(Tenant::Namespace("evil".into()), 1, 1));
+    assert!(at(NOW + 61, &resting, &[claim("evil/b")]).answers[0].is_ok());
+}
+
+#[test]
+fn a_holder_that_moves_on_and_on_lays_no_more_to_rest_than_its_quota_gives() {
+    let quota = json!([{"namespace": "evil", "max": 3}]);
+    let pool = with_rest(&with_quota(&json!({"10.0.0.10": "evil/a"}), &quota), 60, None);
+    let moves = [
+        demand("evil/a", 11),
+        release("evil/a", 10),
+        demand("evil/a", 12),
+        release("evil/a", 11),
+        demand("evil/a", 13),
+        demand("evil/a", 10),
+    ];
+    let answers = at(NOW, &pool, &moves).answers;
+    assert!(answers[..4].iter().all(Result::is_ok), "{answers:?}");
+    assert!(answers[4].is_err(), "{answers:?}");
+    assert_eq!(answers[5], Ok(Answer::Done), "where it was before it may be again");
 }
 
 #[test]

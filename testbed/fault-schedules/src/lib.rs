@@ -80,6 +80,7 @@ pub async fn run(seed: u64, cluster: TestCluster) -> Report {
     users.act_for(FAULTS).await;
     fault_injection::stop(&cluster);
     system.end_crashes();
+    users.open_pools().await;
     fixture.must_rest(&users).await;
     let deaths = fixture.must_be_cleared(users, system).await;
     let requests = [cluster.guest.requests(), cluster.harvester.requests()].concat();

@@ -28,6 +28,8 @@ use crate::{fault_injection, invariants};
 const NAMES: usize = 16;
 /// A user who makes a Service again at once waits this long for its finalizers to go.
 const AT_ONCE: Duration = Duration::from_secs(8);
+/// When faults and crashes are over, the webhook answers within this time.
+const OPENED_WITHIN: Duration = Duration::from_secs(120);
 const GLANCE: Duration = Duration::from_millis(100);
 
 /// Users whose actions follow from a seed.
@@ -74,7 +76,6 @@ impl Users {
         }
         // every Service must be reachable in the end
         self.restore(VMS[0]).await;
-        self.open_pools().await;
     }
 
     /// # Panics
@@ -261,11 +262,18 @@ impl Users {
         tracing::debug!(name, refusal = ?outcome.err(), "annotated a pool");
     }
 
-    /// Every address of every pool may be given again.
-    async fn open_pools(&self) {
+    /// Every address of every pool may be given again. The webhook may not be back yet; then the server refuses this.
+    pub(crate) async fn open_pools(&self) {
+        let pools: Api<IPPool> = Api::all(self.cluster.harvester.client(User::Driver));
         for pool in POOLS {
             let spec = json!({"spec": {"ranges": pool.ranges(false), "quarantineSeconds": 0}});
-            self.cluster.harvester.patch::<IPPool>(pool.name, spec).await;
+            let until = Instant::now() + OPENED_WITHIN;
+            while let Err(refusal) =
+                pools.patch(pool.name, &PatchParams::default(), &Patch::Merge(&spec)).await
+            {
+                assert!(Instant::now() < until, "open pool {}: {refusal}", pool.name);
+                self.cluster.advance(GLANCE).await;
+            }
         }
     }
 

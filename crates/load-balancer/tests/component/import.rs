@@ -102,6 +102,7 @@ test_cluster::component_tests! {
         assert_eq!(told(&cluster, "EditHasNoEffect").await, granted(&cluster, 1));
     }
 
+    #[each_role]
     async fn an_edit_while_the_program_was_away_is_told(cluster: TestCluster) {
         cluster.harvester.apply(MAP).await;
         let first = controller(&cluster).await;

@@ -376,15 +376,17 @@ impl Record {
         }
     }
 
-    /// Takes an address back from its holder; of its past only this address is remembered. Answers whether anything
-    /// changed: a release in another's name does nothing.
+    /// Takes an address back from its holder; of its past only this address of the family is remembered. Answers whether
+    /// anything changed: a release in another's name does nothing.
     pub fn release(&mut self, address: IpAddr, holder: &str) -> bool {
         if self.holder(address) != Some(holder) {
             return false;
         }
         self.held.remove(address);
         self.spelled.remove(&address);
-        for past in self.history.of(holder).collect::<Vec<_>>() {
+        let family = Family::of(address);
+        let past = self.history.of(holder).filter(|past| Family::of(*past) == family);
+        for past in past.collect::<Vec<_>>() {
             self.history.remove(past);
         }
         self.history.insert(address, holder);

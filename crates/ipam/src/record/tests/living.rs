@@ -70,3 +70,23 @@ fn an_address_that_rests_is_given_to_its_former_holder_and_to_nobody_else() {
     assert_eq!(claim("shop/web-ffffffff", None), Ok(ip(all[2])), "its Service was made again");
     assert_eq!(claim("b/b", None), Err(Refusal::Exhausted));
 }
+
+#[test]
+fn a_holder_of_both_families_gets_both_back_after_it_was_made_again() {
+    let ranges = Ranges::parse(&[RangeSpec::subnet("10.0.0.0/24"), RangeSpec::subnet("fd00::/64")]).unwrap();
+    let mut record = Record::default();
+    let both = [ip("10.0.0.5"), ip("fd00::5")];
+    for address in both {
+        record.put(address, "shop/web-1a2b3c4d");
+    }
+    for address in both {
+        assert!(record.release(address, "shop/web-1a2b3c4d"));
+    }
+    let mut claim = |holder, family| {
+        let request = Request { family: Some(family), ..Request::of(holder) };
+        record.claim(&ranges, request, |_| false).map(Claim::address)
+    };
+    for (family, address) in [Family::V4, Family::V6].into_iter().zip(both) {
+        assert_eq!(claim("shop/web-9f8e7d6c", family), Ok(address), "its Service was made again");
+    }
+}

@@ -13,7 +13,8 @@ use crate::manifests::plain;
 
 const NAME: &str = "asked";
 
-/// An object of type vm at the node port of the Service of step 2: its backends answer by HTTP, and not by HTTPS.
+/// An object of type vm at the node port of the Service of step 2: its backends answer by HTTP, and wait in silence for the end
+/// of a request where a TLS handshake begins.
 pub(super) async fn by_status(tour: &Tour<'_>) -> Result<String> {
     let observer = tour.observer();
     let ports = observer.service("checked").await?.spec.and_then(|spec| spec.ports).unwrap_or_default();
@@ -48,7 +49,7 @@ pub(super) async fn by_status(tour: &Tour<'_>) -> Result<String> {
     all_say("").await?;
     let by_https = json!({"spec": {"healthCheck": {"scheme": "HTTPS"}}});
     api.patch(NAME, &PatchParams::default(), &Patch::Merge(by_https)).await.map_err(plain)?;
-    all_say("not TLS").await?;
+    all_say("no answer within 1 s").await?;
     let by_http = json!({"spec": {"healthCheck": {"scheme": "HTTP"}}});
     api.patch(NAME, &PatchParams::default(), &Patch::Merge(by_http)).await.map_err(plain)?;
     all_say("").await?;
@@ -60,7 +61,7 @@ pub(super) async fn by_status(tour: &Tour<'_>) -> Result<String> {
         })
         .await?;
     Ok(format!(
-        "{} VMs answer at /healthz?full=1; by HTTPS each has the last error \"not TLS\"",
+        "{} VMs answer at /healthz?full=1; by HTTPS each has the last error \"no answer within 1 s\"",
         machines.len()
     ))
 }

@@ -16,13 +16,13 @@
 //! a node in these calls is that of its VirtualMachine, and is never compared with names of Nodes
 //! (docs/contract/csi-driver.md#node-names).
 
-pub mod claim;
 pub mod deadline;
 pub mod export;
 mod follow;
 pub mod hotplug;
 pub mod moved;
 mod others;
+pub mod ownership;
 pub mod plug;
 mod publish;
 mod session;
@@ -53,7 +53,7 @@ use crate::{
         name::HostName,
     },
 };
-use claim::Usage;
+use ownership::Usage;
 use session::{Ages, Holder, Session, Turns};
 use worker::Worker;
 

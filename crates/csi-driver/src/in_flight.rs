@@ -1,5 +1,5 @@
 //! One call at a time for each volume, snapshot or name. A second one is refused with ABORTED, as CSI asks, and comes
-//! again; calls in other processes are kept apart by the API alone ([`crate::attach::claim`]).
+//! again; calls in other processes are kept apart by the API alone ([`crate::attach::ownership`]).
 
 use std::{
     collections::BTreeSet,

@@ -4,8 +4,8 @@
 //! process may die between the two writes.
 
 use super::{
-    claim::{Claim, Machine, Operation, Recorded},
     hotplug::{self, Disk},
+    ownership::{Machine, Operation, Ownership, Recorded},
     plug::{self, Written},
     session::Session,
 };
@@ -27,7 +27,7 @@ enum Truth {
     /// Somebody else's: it stays.
     Kept,
     /// It names the other machine.
-    Is(Claim),
+    Is(Ownership),
     /// The other machine is gone but for its instance: it names none, and others look where the volume is.
     Unknown,
 }
@@ -35,11 +35,11 @@ enum Truth {
 /// The annotation that is true while the disk leaves `machine`, since it is in `other`.
 fn truth(machine: &Machine, recorded: &Recorded, other: Option<Machine>) -> Truth {
     match recorded {
-        Recorded::Claim(claim) if claim.is_for(machine) && claim.operation == Operation::Attach => {
+        Recorded::Ownership(claim) if claim.is_for(machine) && claim.operation == Operation::Attach => {
             match other {
-                Some(other) => Truth::Is(Claim {
+                Some(other) => Truth::Is(Ownership {
                     leaving: Some(machine.name.clone()),
-                    ..Claim::new(other, Operation::Attach)
+                    ..Ownership::new(other, Operation::Attach)
                 }),
                 None => Truth::Unknown,
             }
@@ -76,7 +76,7 @@ impl Session<'_> {
     }
 
     /// Takes back what another call was to take back, and did not.
-    pub(super) async fn finish(&self, claim: &Claim, leaving: &str) -> Result<(), Refusal> {
+    pub(super) async fn finish(&self, claim: &Ownership, leaving: &str) -> Result<(), Refusal> {
         let done = self.take_back(leaving, true).await;
         done.map_err(|why| self.stays(leaving, std::slice::from_ref(&claim.vm), &why))
     }
@@ -115,7 +115,7 @@ impl Session<'_> {
                 Truth::Is(truth) => (Some(truth), true),
                 Truth::Unknown => (None, false),
             };
-            if self.write_claim(claim, truth).await?.is_some() {
+            if self.annotate(claim, truth).await?.is_some() {
                 break is_marked;
             }
             tries = self.again(tries, machine)?;
@@ -152,10 +152,10 @@ impl Session<'_> {
                 }
                 continue;
             }
-            let (true, Some(on), Recorded::Claim(claim)) = (is_marked, &sight.claim, recorded) else {
+            let (true, Some(on), Recorded::Ownership(claim)) = (is_marked, &sight.claim, recorded) else {
                 return Ok(());
             };
-            if self.write_claim(on, Some(Claim { leaving: None, ..claim })).await?.is_some() {
+            if self.annotate(on, Some(Ownership { leaving: None, ..claim })).await?.is_some() {
                 return Ok(());
             }
         }
@@ -173,19 +173,19 @@ mod tests {
         Machine { name: name.to_owned(), uid: format!("uid-{name}") }
     }
 
-    fn claim(name: &str, operation: Operation) -> Claim {
-        Claim::new(machine(name), operation)
+    fn claim(name: &str, operation: Operation) -> Ownership {
+        Ownership::new(machine(name), operation)
     }
 
-    fn leaving_a(name: &str) -> Claim {
-        Claim { leaving: Some("a".to_owned()), ..claim(name, Attach) }
+    fn leaving_a(name: &str) -> Ownership {
+        Ownership { leaving: Some("a".to_owned()), ..claim(name, Attach) }
     }
 
     #[rstest]
-    #[case::ours(Recorded::Claim(claim("a", Attach)), Some("b"), Truth::Is(leaving_a("b")))]
-    #[case::ours_and_the_other_is_gone(Recorded::Claim(claim("a", Attach)), None, Truth::Unknown)]
-    #[case::somebody_detaches_here(Recorded::Claim(claim("a", Detach)), Some("b"), Truth::Kept)]
-    #[case::somebody_wrote_the_other(Recorded::Claim(claim("b", Attach)), Some("b"), Truth::Kept)]
+    #[case::ours(Recorded::Ownership(claim("a", Attach)), Some("b"), Truth::Is(leaving_a("b")))]
+    #[case::ours_and_the_other_is_gone(Recorded::Ownership(claim("a", Attach)), None, Truth::Unknown)]
+    #[case::somebody_detaches_here(Recorded::Ownership(claim("a", Detach)), Some("b"), Truth::Kept)]
+    #[case::somebody_wrote_the_other(Recorded::Ownership(claim("b", Attach)), Some("b"), Truth::Kept)]
     #[case::nobody(Recorded::Nothing, Some("b"), Truth::Kept)]
     #[case::strange_text(Recorded::Unreadable, Some("b"), Truth::Kept)]
     fn an_annotation_of_ours_names_the_machine_that_keeps_the_volume(

@@ -5,7 +5,7 @@
 //! ```
 //! Nobody adds a disk but who wrote the annotation last, and on a version of the machine that it had read before. So
 //! a process that dies or stops anywhere fails with its write when another one has taken over: who takes over changes
-//! the version of the machine after the annotation ([`super::claim`]).
+//! the version of the machine after the annotation ([`super::ownership`]).
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use tokio::{sync::watch, time::Instant};
 use tonic::Code;
 
 use super::{
-    claim::{
-        self, Claim, Elsewhere, Machine, Operation, Recorded, STALE_AFTER, Step, There, Usage, WRITES_FOR,
-    },
     follow::{Followed, Following},
     hotplug::{self, Disk, MOST_VOLUMES},
     others::Added,
+    ownership::{
+        self, Elsewhere, Machine, Operation, Ownership, Recorded, STALE_AFTER, Step, There, Usage, WRITES_FOR,
+    },
     plug::{self, Written},
     session::{BLOCKED_FOR, SILENT_FOR, Session, Sight},
 };
@@ -56,7 +56,7 @@ pub(super) enum Settled {
     /// Decide again at once.
     Again,
     /// The machine has the volume.
-    HasVolume(Claim),
+    HasVolume(Ownership),
 }
 
 impl Session<'_> {
@@ -193,7 +193,7 @@ impl Session<'_> {
         let wanted = Machine { name: machine.to_owned(), uid: vm.metadata.uid.clone().unwrap_or_default() };
         let recorded = sight.recorded();
         let (former, settle) = match &recorded {
-            Recorded::Claim(claim) => (Some(claim), claim.from.clone()),
+            Recorded::Ownership(claim) => (Some(claim), claim.from.clone()),
             _ => (None, None),
         };
         let is_whole = hotplug::add(vm, self.volume.as_str()).is_none();
@@ -210,7 +210,7 @@ impl Session<'_> {
         }
         let (mut there, mut elsewhere) = (There::NotAsked, Elsewhere::NotAsked);
         loop {
-            let seen = claim::Seen {
+            let seen = ownership::Seen {
                 wanted: &wanted,
                 recorded: recorded.clone(),
                 unchanged_for,
@@ -218,7 +218,7 @@ impl Session<'_> {
                 elsewhere: elsewhere.clone(),
                 is_to_be_added: !is_there && !must_wait,
             };
-            return match claim::attach(&seen) {
+            return match ownership::attach(&seen) {
                 Step::ReadMachine(_) => {
                     let former = former.expect("the decision asks for the machine of an annotation");
                     let (read, vm) = self.there(former).await?;
@@ -269,9 +269,9 @@ impl Session<'_> {
                         _ => Ok(Next::Write(Write { settle, from: None, add: true })),
                     }
                 }
-                Step::Claim => {
+                Step::Annotate => {
                     // what is recorded of another machine may have a write on its way that adds the disk there
-                    let from = former.and_then(|it| claim::former(it, &seen)).map(str::to_owned);
+                    let from = former.and_then(|it| ownership::former(it, &seen)).map(str::to_owned);
                     let add = settle.is_none() && from.is_none() && !is_there && !must_wait;
                     Ok(Next::Write(Write { settle, from, add }))
                 }
@@ -350,7 +350,7 @@ impl Session<'_> {
                 Settled::At(then) => return Ok(Wrote::Wait(then)),
                 Settled::HasVolume(former) => {
                     let machines = [former.vm.clone()];
-                    self.write_claim(claim, Some(former)).await?;
+                    self.annotate(claim, Some(former)).await?;
                     return Err(self.in_use(&machines));
                 }
             }
@@ -358,13 +358,13 @@ impl Session<'_> {
         let begun = Instant::now();
         let vm_uid = vm.metadata.uid.clone().unwrap_or_default();
         let known = match sight.recorded() {
-            Recorded::Claim(claim) if claim.vm_uid == vm_uid => claim.usage,
+            Recorded::Ownership(claim) if claim.vm_uid == vm_uid => claim.usage,
             _ => None,
         };
         let this = Machine { name: machine.to_owned(), uid: vm_uid };
         let (from, usage) = (write.from.clone(), usage.cloned().or(known));
-        let ours = Claim { from, usage, ..Claim::new(this, Operation::Attach) };
-        if self.write_claim(claim, Some(ours)).await?.is_none() || !write.add {
+        let ours = Ownership { from, usage, ..Ownership::new(this, Operation::Attach) };
+        if self.annotate(claim, Some(ours)).await?.is_none() || !write.add {
             return Ok(Wrote::Again);
         }
         if begun.elapsed() >= WRITES_FOR {
@@ -392,7 +392,7 @@ impl Session<'_> {
         let Some(vm) = vm else { return Ok(Settled::Yes) };
         if from != wanted && hotplug::disk(Some(&vm), vmi.as_deref(), self.volume.as_str()) != Disk::Absent {
             let former = Machine { name: from.to_owned(), uid: vm.metadata.uid.clone().unwrap_or_default() };
-            return Ok(Settled::HasVolume(Claim::new(former, Operation::Attach)));
+            return Ok(Settled::HasVolume(Ownership::new(former, Operation::Attach)));
         }
         match self.attacher.plug.fence(&vm, &self.attacher.next_holder()).await? {
             Written::Done(_) => Ok(Settled::Yes),

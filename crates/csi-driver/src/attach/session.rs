@@ -23,8 +23,8 @@ use tokio::{
 
 use super::{
     Attacher,
-    claim::{Claim, Operation, Recorded, There},
     hotplug::{self, Disk, Progress},
+    ownership::{Operation, Ownership, Recorded, There},
     watches,
     worker::Worker,
 };
@@ -57,14 +57,16 @@ impl Sight {
 
     /// Whether the annotation says that the volume is in a machine, or on its way there.
     pub(super) fn is_attached(&self) -> bool {
-        matches!(self.recorded(), Recorded::Claim(claim) if claim.operation == Operation::Attach)
+        matches!(self.recorded(), Recorded::Ownership(claim) if claim.operation == Operation::Attach)
     }
 }
 
 /// What the annotation of a claim (PersistentVolumeClaim) says.
 pub(crate) fn recorded(claim: &PersistentVolumeClaim) -> Recorded {
     let text = claim.metadata.annotations.as_ref().and_then(|all| all.get(CSI_ATTACH));
-    text.map_or(Recorded::Nothing, |text| Claim::parse(text).map_or(Recorded::Unreadable, Recorded::Claim))
+    text.map_or(Recorded::Nothing, |text| {
+        Ownership::parse(text).map_or(Recorded::Unreadable, Recorded::Ownership)
+    })
 }
 
 /// One call for one volume.
@@ -272,7 +274,10 @@ impl<'a> Session<'a> {
     }
 
     /// What the machine of an annotation has, read uncached.
-    pub(super) async fn there(&self, claim: &Claim) -> Result<(There, Option<Arc<VirtualMachine>>), Refusal> {
+    pub(super) async fn there(
+        &self,
+        claim: &Ownership,
+    ) -> Result<(There, Option<Arc<VirtualMachine>>), Refusal> {
         let (vm, vmi) = tokio::try_join!(self.read_machine(&claim.vm), self.read_instance(&claim.vm))?;
         let vm = vm.filter(|vm| vm.metadata.uid.as_deref() == Some(&claim.vm_uid));
         let there = match hotplug::disk(vm.as_deref(), vmi.as_deref(), self.volume.as_str()) {
@@ -285,10 +290,10 @@ impl<'a> Session<'a> {
 
     /// Writes the annotation, or removes it, on the version of the claim that was decided on. Nothing where somebody
     /// wrote first.
-    pub(super) async fn write_claim(
+    pub(super) async fn annotate(
         &self,
         on: &PersistentVolumeClaim,
-        claim: Option<Claim>,
+        claim: Option<Ownership>,
     ) -> Result<Option<Arc<PersistentVolumeClaim>>, Refusal> {
         let host = &self.attacher.host;
         let text = claim.map(|mut claim| {

@@ -16,9 +16,9 @@ use tokio::{
 };
 
 use super::{
-    claim::{self, Claim, JOINED_FOR, Machine, Operation, Recorded, Removal, STALE_AFTER, There},
     follow::{Followed, Following},
     hotplug::{self, Disk},
+    ownership::{self, JOINED_FOR, Machine, Operation, Ownership, Recorded, Removal, STALE_AFTER, There},
     plug::{self, Written},
     publish::Settled,
     session::{BLOCKED_FOR, Session, Sight, recorded},
@@ -33,7 +33,7 @@ impl Session<'_> {
         let claim = claim.map_err(|error| {
             Refusal::of_host(&format!("read {}", self.attacher.host.claim_name(self.volume)), &error)
         })?;
-        if let Some(Recorded::Claim(claim)) = claim.as_ref().map(recorded)
+        if let Some(Recorded::Ownership(claim)) = claim.as_ref().map(recorded)
             && !machines.contains(&claim.vm)
         {
             machines.push(claim.vm);
@@ -148,7 +148,7 @@ impl Session<'_> {
             recorded = Recorded::Nothing;
         }
         let former = match &recorded {
-            Recorded::Claim(claim) => Some(claim),
+            Recorded::Ownership(claim) => Some(claim),
             _ => None,
         };
         // a machine that is gone is known by the annotation alone
@@ -160,7 +160,7 @@ impl Session<'_> {
         // what this process wrote counts for its own annotation alone
         let is_own = former.is_some_and(|claim| Some(&claim.holder) == own.holder.as_ref());
         let is_settled = own.is_settled && is_own;
-        match claim::detach(&this, &recorded, there) {
+        match ownership::detach(&this, &recorded, there) {
             Removal::Done if sight.is_fresh => Ok(Removed::Done),
             Removal::Done | Removal::ReadMachine => Ok(Removed::Again),
             Removal::Wait => {
@@ -191,10 +191,10 @@ impl Session<'_> {
                 ));
                 Ok(Removed::At(Instant::now() + JOINED_FOR.saturating_sub(unchanged_for)))
             }
-            Removal::Join | Removal::Claim => {
+            Removal::Join | Removal::Annotate => {
                 let from = former.and_then(|claim| claim.from.clone());
-                let ours = Claim { from, ..Claim::new(this, Operation::Detach) };
-                let Some(claim) = self.write_claim(claim, Some(ours)).await? else {
+                let ours = Ownership { from, ..Ownership::new(this, Operation::Detach) };
+                let Some(claim) = self.annotate(claim, Some(ours)).await? else {
                     return Ok(Removed::Again);
                 };
                 *own = Own { holder: holder(&claim), is_settled: false, ..*own };
@@ -222,7 +222,7 @@ impl Session<'_> {
         &self,
         machine: &str,
         claim: &PersistentVolumeClaim,
-        recorded: Option<&Claim>,
+        recorded: Option<&Ownership>,
     ) -> Result<Removed, Refusal> {
         if let Some(from) = recorded.and_then(|claim| claim.from.as_deref()) {
             match self.settle(from, machine, claim).await? {
@@ -230,12 +230,12 @@ impl Session<'_> {
                 Settled::Again => return Ok(Removed::Again),
                 Settled::At(then) => return Ok(Removed::At(then)),
                 Settled::HasVolume(former) => {
-                    self.write_claim(claim, Some(former)).await?;
+                    self.annotate(claim, Some(former)).await?;
                     return Ok(Removed::Again);
                 }
             }
         }
-        match self.write_claim(claim, None).await? {
+        match self.annotate(claim, None).await? {
             Some(_) => {
                 self.attacher.ages.forget(self.volume.as_str());
                 Ok(Removed::Done)
@@ -327,7 +327,7 @@ struct Own {
 
 fn holder(claim: &PersistentVolumeClaim) -> Option<String> {
     match recorded(claim) {
-        Recorded::Claim(claim) => Some(claim.holder),
+        Recorded::Ownership(claim) => Some(claim.holder),
         _ => None,
     }
 }

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 
 use super::{create, needed::Needed, published::Machines};
 use crate::{
-    attach::{Attacher, claim::Claim, export::Users, hotplug},
+    attach::{Attacher, ownership::Ownership, export::Users, hotplug},
     host::{self, Host},
     reconcile::CALL_LASTS,
     refusal::Refusal,
@@ -121,7 +121,7 @@ fn refuse_if_attached(
 /// The machine of the annotation, to which a write may still be on its way, also of one whose detachment was begun: one that
 /// is complete leaves no annotation. A machine that was deleted takes no write.
 fn recorded(annotation: &str, machines: &Machines) -> Option<String> {
-    let claim = Claim::parse(annotation)?;
+    let claim = Ownership::parse(annotation)?;
     machines.name_of(&claim.vm_uid).map(str::to_owned)
 }
 

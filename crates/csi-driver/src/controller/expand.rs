@@ -16,7 +16,7 @@ use tonic::Code;
 
 use super::{classes, create, inspect, published::Machines, wait};
 use crate::{
-    attach::claim::{Claim, Operation},
+    attach::ownership::{Operation, Ownership},
     csi::{ControllerExpandVolumeRequest, ControllerExpandVolumeResponse},
     host::{Host, quantity},
     refusal::Refusal,
@@ -315,7 +315,7 @@ fn storage(quantities: Option<&BTreeMap<String, Quantity>>) -> Option<u64> {
 
 /// Whether a machine has the volume. In one that has not, the node service grows the file system when it comes.
 async fn is_in_use(host: &Host, name: &HostName, claim: &PersistentVolumeClaim) -> Result<bool, Refusal> {
-    let attached = claim.annotations().get(CSI_ATTACH).and_then(|text| Claim::parse(text));
+    let attached = claim.annotations().get(CSI_ATTACH).and_then(|text| Ownership::parse(text));
     if attached.is_some_and(|claim| claim.operation == Operation::Attach) {
         return Ok(true);
     }

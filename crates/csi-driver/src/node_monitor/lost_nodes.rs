@@ -42,7 +42,7 @@ use super::{
     machine::{self, Machine, Traces},
 };
 use crate::{
-    attach::claim::Claim,
+    attach::ownership::Ownership,
     host::{self, Host},
     refusal::error_message,
     volume::name::HostName,
@@ -446,8 +446,8 @@ fn change(json: &mut Value, step: Step) {
 }
 
 /// Where the driver's annotation says that the volume is.
-fn recorded(claim: &PersistentVolumeClaim) -> Option<Claim> {
-    Claim::parse(claim.metadata.annotations.as_ref()?.get(annotations::CSI_ATTACH)?)
+fn recorded(claim: &PersistentVolumeClaim) -> Option<Ownership> {
+    Ownership::parse(claim.metadata.annotations.as_ref()?.get(annotations::CSI_ATTACH)?)
 }
 
 /// The cluster of a machine by its label.

@@ -14,14 +14,14 @@
 //! any                in a and b                b, leaving a    take it out of a: a call was cut that had added it there
 //! leaves a           nowhere                   any             wake the attacher
 //! ```
-//! The attacher's own call comes first ([`GRACE`]). Nothing here writes around [`crate::attach::claim`].
+//! The attacher's own call comes first ([`GRACE`]). Nothing here writes around [`crate::attach::ownership`].
 
 use std::time::Duration;
 
 use crate::attach::{
     TAKEN_WITHIN,
-    claim::{Operation, Recorded, STALE_AFTER},
     hotplug::Disk,
+    ownership::{Operation, Recorded, STALE_AFTER},
 };
 
 /// A state that lasts so long is nobody's work under way.
@@ -274,9 +274,9 @@ fn want(seen: &Seen, wanted: &[&Attachment], steps: &mut Vec<Step>) {
     let is_elsewhere = seen.holders().any(|place| place.name != machine);
     let attach = Step::Attach { attachment: target.name.clone(), machine: machine.clone() };
     let about = vec![target.name.clone()];
-    let is_recorded_leaving = matches!(&seen.recorded, Recorded::Claim(claim)
+    let is_recorded_leaving = matches!(&seen.recorded, Recorded::Ownership(claim)
         if claim.operation == Operation::Detach && place.is_some_and(|place| place.uid == claim.vm_uid));
-    let is_recorded_elsewhere = matches!(&seen.recorded, Recorded::Claim(claim)
+    let is_recorded_elsewhere = matches!(&seen.recorded, Recorded::Ownership(claim)
         if place.is_some_and(|place| place.uid != claim.vm_uid));
     let there = place.map_or(There::Missing, |place| place.machine);
     let step = match (there, disk) {
@@ -309,7 +309,7 @@ fn want(seen: &Seen, wanted: &[&Attachment], steps: &mut Vec<Step>) {
 /// the oldest. One whose machine is gone comes last.
 fn chosen<'a>(seen: &Seen, wanted: &[&'a Attachment]) -> Option<&'a Attachment> {
     let recorded = match &seen.recorded {
-        Recorded::Claim(claim) if claim.operation == Operation::Attach => Some(&claim.vm_uid),
+        Recorded::Ownership(claim) if claim.operation == Operation::Attach => Some(&claim.vm_uid),
         _ => None,
     };
     let rank = |one: &&&Attachment| {

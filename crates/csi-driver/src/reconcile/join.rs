@@ -19,8 +19,8 @@ use kube::{ResourceExt, api::ObjectMeta};
 use super::decide::{Attachment, Place, Seen, There};
 use crate::{
     attach::{
-        claim::Recorded,
         hotplug::{self, Disk},
+        ownership::Recorded,
         recorded,
     },
     guest::NODE_ID,
@@ -229,7 +229,7 @@ impl Host {
         let names: BTreeSet<_> = self.with.get(handle).into_iter().flatten().cloned().chain(wanted).collect();
         let claim = self.claims.get(handle);
         let mut recorded = claim.map_or(Recorded::Nothing, |claim| recorded(claim));
-        if let Recorded::Claim(claim) = &mut recorded {
+        if let Recorded::Ownership(claim) = &mut recorded {
             // each try has another one, and is no other state
             claim.holder.clear();
         }

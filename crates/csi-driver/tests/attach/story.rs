@@ -300,7 +300,7 @@ async fn an_annotation_that_nobody_changes_for_a_minute_holds_up_nobody() {
     bed.claims().patch(VOLUME, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
     let begun = tokio::time::Instant::now();
     driver.publish("a").await.unwrap();
-    assert!(begun.elapsed() >= csi_driver::attach::claim::STALE_AFTER);
+    assert!(begun.elapsed() >= csi_driver::attach::ownership::STALE_AFTER);
     let fenced = bed.machines().get("b").await.unwrap().metadata.annotations.unwrap();
     assert!(fenced.contains_key(harvester_api::annotations::CSI_FENCE));
 }

@@ -2,8 +2,8 @@ use rstest::rstest;
 
 use super::*;
 use crate::attach::{
-    claim::{Claim, Machine},
     hotplug::Progress,
+    ownership::{Machine, Ownership},
 };
 
 /// `+a` wants a, `-a` leaves a, `+a!` has it by its status.
@@ -59,7 +59,10 @@ fn recorded(text: &str) -> Recorded {
     let Some((machine, operation)) = text.split_once(' ') else { return Recorded::Nothing };
     let operation = if operation == "attach" { Operation::Attach } else { Operation::Detach };
     let machine = Machine { name: machine.to_owned(), uid: format!("uid-{machine}") };
-    Recorded::Claim(Claim { leaving: leaving.map(str::to_owned), ..Claim::new(machine, operation) })
+    Recorded::Ownership(Ownership {
+        leaving: leaving.map(str::to_owned),
+        ..Ownership::new(machine, operation)
+    })
 }
 
 fn seen(wanted: &str, has: &str, claim: &str, seconds: u64) -> Seen {

@@ -48,7 +48,7 @@ pub struct Machine {
 /// The content of the annotation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Claim {
+pub struct Ownership {
     pub vm: String,
     pub vm_uid: String,
     #[serde(rename = "op")]
@@ -80,7 +80,7 @@ pub struct Usage {
     pub read_only: bool,
 }
 
-impl Claim {
+impl Ownership {
     pub fn new(machine: Machine, operation: Operation) -> Self {
         let Machine { name: vm, uid: vm_uid } = machine;
         Self { vm, vm_uid, operation, holder: String::new(), from: None, leaving: None, usage: None }
@@ -88,11 +88,12 @@ impl Claim {
 
     /// Reads the annotation. `None` for what no process of ours writes.
     pub fn parse(text: &str) -> Option<Self> {
-        let claim: Self = (text.len() <= LONGEST).then(|| serde_json::from_str(text).ok()).flatten()?;
+        let ownership: Self = (text.len() <= LONGEST).then(|| serde_json::from_str(text).ok()).flatten()?;
         // they become parts of paths
         let is_name = |name: &str| HostName::from_handle(name).is_some();
-        let others = [&claim.from, &claim.leaving];
-        (is_name(&claim.vm) && others.into_iter().flatten().all(|name| is_name(name))).then_some(claim)
+        let others = [&ownership.from, &ownership.leaving];
+        (is_name(&ownership.vm) && others.into_iter().flatten().all(|name| is_name(name)))
+            .then_some(ownership)
     }
 
     pub(super) fn is_for(&self, machine: &Machine) -> bool {
@@ -104,17 +105,17 @@ impl Claim {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recorded {
     Nothing,
-    Claim(Claim),
+    Ownership(Ownership),
     /// Somebody else's text, or that of a later version.
     Unreadable,
 }
 
 impl Recorded {
-    /// The claim with the machine that the disk is to leave, whoever wants it where ([`Claim::leaving`]).
-    pub fn leaving(&self) -> Option<(&Claim, &str)> {
-        let Self::Claim(claim) = self else { return None };
-        let leaving = claim.leaving.as_deref().filter(|name| *name != claim.vm)?;
-        Some((claim, leaving))
+    /// The ownership, and the machine that the disk is to leave, whoever wants it where ([`Ownership::leaving`]).
+    pub fn leaving(&self) -> Option<(&Ownership, &str)> {
+        let Self::Ownership(ownership) = self else { return None };
+        let leaving = ownership.leaving.as_deref().filter(|name| *name != ownership.vm)?;
+        Some((ownership, leaving))
     }
 
     pub fn is_leaving(&self, machine: &str) -> bool {
@@ -164,7 +165,7 @@ pub enum Step {
     /// The annotation is there: add the disk, or find that it is there.
     Join,
     /// Write the annotation on the version that was seen, then [`Step::Join`].
-    Claim,
+    Annotate,
     /// Read the annotation's machine afresh, then decide again.
     ReadMachine(String),
     /// Look by watches which machines have the volume, then decide again.
@@ -197,18 +198,18 @@ pub fn attach(seen: &Seen<'_>) -> Step {
 
 /// Whether the step adds the disk, on the word of an annotation. One that is to be settled is put right first.
 fn adds(seen: &Seen<'_>, step: &Step) -> bool {
-    let Recorded::Claim(claim) = &seen.recorded else { return false };
+    let Recorded::Ownership(ownership) = &seen.recorded else { return false };
     let is_settled = match step {
-        Step::Join => claim.from.is_none(),
-        Step::Claim => claim.from.is_none() && former(claim, seen).is_none(),
+        Step::Join => ownership.from.is_none(),
+        Step::Annotate => ownership.from.is_none() && former(ownership, seen).is_none(),
         _ => false,
     };
     is_settled && seen.is_to_be_added
 }
 
-/// The machine to which a write may be on its way that was begun for an annotation of before ([`Claim::from`]).
-pub fn former<'a>(claim: &'a Claim, seen: &Seen<'_>) -> Option<&'a str> {
-    (!claim.is_for(seen.wanted) && seen.there != There::NoMachine).then_some(&claim.vm)
+/// The machine to which a write may be on its way that was begun for an annotation of before ([`Ownership::from`]).
+pub fn former<'a>(ownership: &'a Ownership, seen: &Seen<'_>) -> Option<&'a str> {
+    (!ownership.is_for(seen.wanted) && seen.there != There::NoMachine).then_some(&ownership.vm)
 }
 
 fn by_annotation(seen: &Seen<'_>) -> Step {
@@ -217,32 +218,32 @@ fn by_annotation(seen: &Seen<'_>) -> Step {
         Recorded::Unreadable if !is_stale => Step::Wait { machine: None },
         Recorded::Nothing | Recorded::Unreadable => match &seen.elsewhere {
             Elsewhere::NotAsked | Elsewhere::Watched(_) => Step::ListMachines,
-            Elsewhere::In(machines) if machines.is_empty() => Step::Claim,
+            Elsewhere::In(machines) if machines.is_empty() => Step::Annotate,
             Elsewhere::In(machines) => Step::InUse { machines: machines.clone() },
         },
-        Recorded::Claim(claim) if claim.is_for(seen.wanted) => match claim.operation {
+        Recorded::Ownership(ownership) if ownership.is_for(seen.wanted) => match ownership.operation {
             Operation::Attach => Step::Join,
             // the machine is read so that a detachment that is complete is not waited for
             Operation::Detach => match seen.there {
-                There::NotAsked => Step::ReadMachine(claim.vm.clone()),
-                There::NoVolume | There::NoMachine => Step::Claim,
-                There::Volume => wait_or_take_over(claim, is_stale),
+                There::NotAsked => Step::ReadMachine(ownership.vm.clone()),
+                There::NoVolume | There::NoMachine => Step::Annotate,
+                There::Volume => wait_or_take_over(ownership, is_stale),
             },
         },
-        Recorded::Claim(claim) => match (seen.there, claim.operation) {
-            (There::NotAsked, _) => Step::ReadMachine(claim.vm.clone()),
+        Recorded::Ownership(ownership) => match (seen.there, ownership.operation) {
+            (There::NotAsked, _) => Step::ReadMachine(ownership.vm.clone()),
             // a machine that is gone takes no write any more
-            (There::NoMachine, _) | (There::NoVolume, Operation::Detach) => Step::Claim,
-            (There::Volume, Operation::Attach) => Step::InUse { machines: vec![claim.vm.clone()] },
-            (There::Volume, Operation::Detach) => Step::Wait { machine: Some(claim.vm.clone()) },
+            (There::NoMachine, _) | (There::NoVolume, Operation::Detach) => Step::Annotate,
+            (There::Volume, Operation::Attach) => Step::InUse { machines: vec![ownership.vm.clone()] },
+            (There::Volume, Operation::Detach) => Step::Wait { machine: Some(ownership.vm.clone()) },
             // its writer may be about to add the disk
-            (There::NoVolume, Operation::Attach) => wait_or_take_over(claim, is_stale),
+            (There::NoVolume, Operation::Attach) => wait_or_take_over(ownership, is_stale),
         },
     }
 }
 
-fn wait_or_take_over(claim: &Claim, is_stale: bool) -> Step {
-    let machine = claim.vm.clone();
+fn wait_or_take_over(ownership: &Ownership, is_stale: bool) -> Step {
+    let machine = ownership.vm.clone();
     if is_stale { Step::TakeOver { from: machine } } else { Step::Wait { machine: Some(machine) } }
 }
 
@@ -252,7 +253,7 @@ pub enum Removal {
     /// Remove the disk from this machine, or find that it is gone; then remove the annotation.
     Join,
     /// Write the annotation, then [`Removal::Join`].
-    Claim,
+    Annotate,
     /// Nothing is to be done for this machine: the volume belongs to another, or to none.
     Done,
     /// Somebody adds the disk to this machine right now: the caller comes again.
@@ -266,21 +267,21 @@ pub enum Removal {
 /// What to do next so that the volume leaves `machine`; `there` is what the machine has.
 pub fn detach(machine: &Machine, recorded: &Recorded, there: There) -> Removal {
     match recorded {
-        Recorded::Claim(claim) if claim.is_for(machine) => match claim.operation {
+        Recorded::Ownership(ownership) if ownership.is_for(machine) => match ownership.operation {
             Operation::Detach => Removal::Join,
-            Operation::Attach => Removal::Claim,
+            Operation::Attach => Removal::Annotate,
         },
         _ => match there {
             There::NotAsked => Removal::ReadMachine,
             // two machines of one name are never there at once
-            There::NoMachine | There::NoVolume if matches!(recorded, Recorded::Claim(claim) if claim.vm == machine.name) => {
+            There::NoMachine | There::NoVolume if matches!(recorded, Recorded::Ownership(it) if it.vm == machine.name) => {
                 Removal::Forget
             }
             There::NoMachine | There::NoVolume => Removal::Done,
             // the annotation says another machine, and this one has the disk too: it has to leave
-            There::Volume if matches!(recorded, Recorded::Claim(_)) => Removal::Join,
+            There::Volume if matches!(recorded, Recorded::Ownership(_)) => Removal::Join,
             There::Volume if *recorded == Recorded::Unreadable => Removal::Wait,
-            There::Volume => Removal::Claim,
+            There::Volume => Removal::Annotate,
         },
     }
 }
@@ -298,8 +299,11 @@ mod tests {
         Machine { name: name.to_owned(), uid: format!("uid-{name}") }
     }
 
-    fn claim(name: &str, operation: Operation) -> Recorded {
-        Recorded::Claim(Claim { holder: "pod-1".to_owned(), ..Claim::new(machine(name), operation) })
+    fn ownership(name: &str, operation: Operation) -> Recorded {
+        Recorded::Ownership(Ownership {
+            holder: "pod-1".to_owned(),
+            ..Ownership::new(machine(name), operation)
+        })
     }
 
     fn step(recorded: Recorded, unchanged_for: Duration, there: There, elsewhere: Elsewhere) -> Step {
@@ -314,33 +318,33 @@ mod tests {
 
     /// The annotation of a taker that died before it had settled with `b`.
     fn unsettled() -> Recorded {
-        let Recorded::Claim(claim) = claim("a", Attach) else { unreachable!() };
-        Recorded::Claim(Claim { from: Some("b".to_owned()), ..claim })
+        let Recorded::Ownership(ownership) = ownership("a", Attach) else { unreachable!() };
+        Recorded::Ownership(Ownership { from: Some("b".to_owned()), ..ownership })
     }
 
     // docs/contract/csi-driver.md#claims
     #[rstest]
-    #[case::not_looked(claim("a", Attach), There::NotAsked, Elsewhere::NotAsked, Step::LookAtMachines)]
-    #[case::alone(claim("a", Attach), There::NotAsked, elsewhere(&[], false), Step::Join)]
-    #[case::an_old_watch(claim("a", Attach), There::NotAsked, elsewhere(&["b"], false), Step::ListMachines)]
-    #[case::alone_after_all(claim("a", Attach), There::NotAsked, elsewhere(&[], true), Step::Join)]
-    #[case::moved(claim("a", Attach), There::NotAsked, elsewhere(&["b"], true), in_use("b"))]
-    #[case::detached_here(claim("a", Detach), There::NoVolume, Elsewhere::NotAsked, Step::LookAtMachines)]
-    #[case::detached_here_alone(claim("a", Detach), There::NoVolume, elsewhere(&[], false), Step::Claim)]
-    #[case::detached_here_and_moved(claim("a", Detach), There::NoVolume, elsewhere(&["b"], true), in_use("b"))]
+    #[case::not_looked(ownership("a", Attach), There::NotAsked, Elsewhere::NotAsked, Step::LookAtMachines)]
+    #[case::alone(ownership("a", Attach), There::NotAsked, elsewhere(&[], false), Step::Join)]
+    #[case::an_old_watch(ownership("a", Attach), There::NotAsked, elsewhere(&["b"], false), Step::ListMachines)]
+    #[case::alone_after_all(ownership("a", Attach), There::NotAsked, elsewhere(&[], true), Step::Join)]
+    #[case::moved(ownership("a", Attach), There::NotAsked, elsewhere(&["b"], true), in_use("b"))]
+    #[case::detached_here(ownership("a", Detach), There::NoVolume, Elsewhere::NotAsked, Step::LookAtMachines)]
+    #[case::detached_here_alone(ownership("a", Detach), There::NoVolume, elsewhere(&[], false), Step::Annotate)]
+    #[case::detached_here_and_moved(ownership("a", Detach), There::NoVolume, elsewhere(&["b"], true), in_use("b"))]
     #[case::of_a_machine_that_is_gone(
-        claim("c", Attach),
+        ownership("c", Attach),
         There::NoMachine,
         Elsewhere::NotAsked,
         Step::LookAtMachines
     )]
-    #[case::of_a_gone_machine_and_moved(claim("c", Attach), There::NoMachine, elsewhere(&["b"], true), in_use("b"))]
+    #[case::of_a_gone_machine_and_moved(ownership("c", Attach), There::NoMachine, elsewhere(&["b"], true), in_use("b"))]
     #[case::to_be_settled(unsettled(), There::NotAsked, Elsewhere::NotAsked, Step::Join)]
     // the next turn settles, and adds
-    #[case::left_another(claim("b", Detach), There::NoVolume, Elsewhere::NotAsked, Step::Claim)]
+    #[case::left_another(ownership("b", Detach), There::NoVolume, Elsewhere::NotAsked, Step::Annotate)]
     #[case::nobody_knows(Recorded::Nothing, There::NotAsked, Elsewhere::NotAsked, Step::ListMachines)]
     #[case::nobody_knows_and_a_watch_says_nowhere(Recorded::Nothing, There::NotAsked, elsewhere(&[], false), Step::ListMachines)]
-    #[case::nobody_knows_and_nowhere(Recorded::Nothing, There::NotAsked, elsewhere(&[], true), Step::Claim)]
+    #[case::nobody_knows_and_nowhere(Recorded::Nothing, There::NotAsked, elsewhere(&[], true), Step::Annotate)]
     fn a_disk_is_added_where_no_other_machine_has_it_and_an_old_watch_refuses_nothing(
         #[case] recorded: Recorded,
         #[case] there: There,
@@ -358,7 +362,7 @@ mod tests {
         assert_eq!(attach(&seen), expected);
         if expected == Step::LookAtMachines {
             let there_already = Seen { is_to_be_added: false, ..seen };
-            assert!(matches!(attach(&there_already), Step::Join | Step::Claim));
+            assert!(matches!(attach(&there_already), Step::Join | Step::Annotate));
         }
     }
 
@@ -380,20 +384,20 @@ mod tests {
 
     #[rstest]
     #[case::nobody_knows(Recorded::Nothing, FRESH, There::NotAsked, Step::ListMachines)]
-    #[case::joined(claim("a", Attach), FRESH, There::NotAsked, Step::Join)]
-    #[case::joined_when_old(claim("a", Attach), STALE_AFTER, There::NotAsked, Step::Join)]
-    #[case::leaving_here(claim("a", Detach), FRESH, There::NotAsked, read("a"))]
-    #[case::still_leaving_here(claim("a", Detach), FRESH, There::Volume, wait("a"))]
-    #[case::stuck_leaving_here(claim("a", Detach), STALE_AFTER, There::Volume, take_over("a"))]
-    #[case::left(claim("a", Detach), FRESH, There::NoVolume, Step::Claim)]
-    #[case::anothers(claim("b", Attach), FRESH, There::NotAsked, read("b"))]
-    #[case::in_another(claim("b", Attach), FRESH, There::Volume, in_use("b"))]
-    #[case::in_another_for_long(claim("b", Attach), STALE_AFTER, There::Volume, in_use("b"))]
-    #[case::on_its_way_to_another(claim("b", Attach), FRESH, There::NoVolume, wait("b"))]
-    #[case::never_came_to_another(claim("b", Attach), STALE_AFTER, There::NoVolume, take_over("b"))]
-    #[case::other_is_gone(claim("b", Attach), FRESH, There::NoMachine, Step::Claim)]
-    #[case::leaving_another(claim("b", Detach), STALE_AFTER, There::Volume, wait("b"))]
-    #[case::left_another(claim("b", Detach), FRESH, There::NoVolume, Step::Claim)]
+    #[case::joined(ownership("a", Attach), FRESH, There::NotAsked, Step::Join)]
+    #[case::joined_when_old(ownership("a", Attach), STALE_AFTER, There::NotAsked, Step::Join)]
+    #[case::leaving_here(ownership("a", Detach), FRESH, There::NotAsked, read("a"))]
+    #[case::still_leaving_here(ownership("a", Detach), FRESH, There::Volume, wait("a"))]
+    #[case::stuck_leaving_here(ownership("a", Detach), STALE_AFTER, There::Volume, take_over("a"))]
+    #[case::left(ownership("a", Detach), FRESH, There::NoVolume, Step::Annotate)]
+    #[case::anothers(ownership("b", Attach), FRESH, There::NotAsked, read("b"))]
+    #[case::in_another(ownership("b", Attach), FRESH, There::Volume, in_use("b"))]
+    #[case::in_another_for_long(ownership("b", Attach), STALE_AFTER, There::Volume, in_use("b"))]
+    #[case::on_its_way_to_another(ownership("b", Attach), FRESH, There::NoVolume, wait("b"))]
+    #[case::never_came_to_another(ownership("b", Attach), STALE_AFTER, There::NoVolume, take_over("b"))]
+    #[case::other_is_gone(ownership("b", Attach), FRESH, There::NoMachine, Step::Annotate)]
+    #[case::leaving_another(ownership("b", Detach), STALE_AFTER, There::Volume, wait("b"))]
+    #[case::left_another(ownership("b", Detach), FRESH, There::NoVolume, Step::Annotate)]
     #[case::strange_text(Recorded::Unreadable, FRESH, There::NotAsked, Step::Wait { machine: None })]
     #[case::strange_text_for_long(Recorded::Unreadable, STALE_AFTER, There::NotAsked, Step::ListMachines)]
     fn a_volume_comes_into_a_machine_only_where_no_other_can_have_it(
@@ -406,7 +410,7 @@ mod tests {
     }
 
     #[rstest]
-    #[case(vec![], Step::Claim)]
+    #[case(vec![], Step::Annotate)]
     #[case(vec!["b".to_owned()], in_use("b"))]
     fn a_volume_of_the_go_driver_is_where_the_list_of_machines_says(
         #[case] machines: Vec<String>,
@@ -417,24 +421,24 @@ mod tests {
 
     /// An attachment to a machine that was deleted, and made again under its name.
     fn former(name: &str) -> Recorded {
-        let Recorded::Claim(claim) = claim(name, Attach) else { unreachable!() };
-        Recorded::Claim(Claim { vm_uid: "uid-former".to_owned(), ..claim })
+        let Recorded::Ownership(ownership) = ownership(name, Attach) else { unreachable!() };
+        Recorded::Ownership(Ownership { vm_uid: "uid-former".to_owned(), ..ownership })
     }
 
     #[test]
     fn a_machine_that_was_made_again_under_its_name_is_another() {
         let former = former("a");
         assert_eq!(step(former.clone(), FRESH, There::NotAsked, Elsewhere::NotAsked), read("a"));
-        assert_eq!(step(former, FRESH, There::NoMachine, Elsewhere::NotAsked), Step::Claim);
+        assert_eq!(step(former, FRESH, There::NoMachine, Elsewhere::NotAsked), Step::Annotate);
     }
 
     #[rstest]
-    #[case::ours(claim("a", Attach), There::NotAsked, Removal::Claim)]
-    #[case::under_way(claim("a", Detach), There::NotAsked, Removal::Join)]
-    #[case::another(claim("b", Attach), There::NotAsked, Removal::ReadMachine)]
-    #[case::another_alone(claim("b", Attach), There::NoVolume, Removal::Done)]
-    #[case::both(claim("b", Attach), There::Volume, Removal::Join)]
-    #[case::of_the_go_driver(Recorded::Nothing, There::Volume, Removal::Claim)]
+    #[case::ours(ownership("a", Attach), There::NotAsked, Removal::Annotate)]
+    #[case::under_way(ownership("a", Detach), There::NotAsked, Removal::Join)]
+    #[case::another(ownership("b", Attach), There::NotAsked, Removal::ReadMachine)]
+    #[case::another_alone(ownership("b", Attach), There::NoVolume, Removal::Done)]
+    #[case::both(ownership("b", Attach), There::Volume, Removal::Join)]
+    #[case::of_the_go_driver(Recorded::Nothing, There::Volume, Removal::Annotate)]
     #[case::nowhere(Recorded::Nothing, There::NoVolume, Removal::Done)]
     #[case::no_machine(Recorded::Nothing, There::NoMachine, Removal::Done)]
     #[case::strange_text(Recorded::Unreadable, There::Volume, Removal::Wait)]
@@ -452,10 +456,10 @@ mod tests {
 
     #[test]
     fn the_annotation_is_json_with_the_names_of_the_contract() {
-        let Recorded::Claim(claim) = claim("a", Attach) else { unreachable!() };
-        let text = serde_json::to_string(&claim).unwrap();
+        let Recorded::Ownership(ownership) = ownership("a", Attach) else { unreachable!() };
+        let text = serde_json::to_string(&ownership).unwrap();
         assert_eq!(text, r#"{"vm":"a","vmUid":"uid-a","op":"attach","holder":"pod-1"}"#);
-        assert_eq!(Claim::parse(&text), Some(claim));
+        assert_eq!(Ownership::parse(&text), Some(ownership));
     }
 
     #[rstest]
@@ -468,7 +472,7 @@ mod tests {
     #[case::no_name_of_another(r#"{"vm":"a","vmUid":"u","op":"attach","from":"a b"}"#)]
     #[case::no_name_of_one_that_leaves(r#"{"vm":"a","vmUid":"u","op":"attach","leaving":"/b"}"#)]
     #[case(format!(r#"{{"vm":"{}","vmUid":"u","op":"attach"}}"#, "x".repeat(3000)))]
-    fn what_no_process_of_ours_writes_is_no_claim(#[case] text: impl AsRef<str>) {
-        assert_eq!(Claim::parse(text.as_ref()), None);
+    fn what_no_process_of_ours_writes_is_no_annotation_of_ours(#[case] text: impl AsRef<str>) {
+        assert_eq!(Ownership::parse(text.as_ref()), None);
     }
 }

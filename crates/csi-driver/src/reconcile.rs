@@ -53,7 +53,7 @@ use crate::{
     refusal::{Refusal, error_message},
 };
 use decide::{Seen, Step, TELL_AFTER, decide, is_void};
-use join::{Guest, Host, Volume};
+use join::{GuestState, HostState, Volume};
 use tell::Told;
 
 /// One call for one volume lasts no longer; then it is decided anew.
@@ -200,7 +200,7 @@ impl Reconciler {
             return Some(Instant::now() + HOST_AGAIN);
         };
         self.said.clear();
-        let host = Host::of(machines.list(), instances.list(), claims.list());
+        let host = HostState::of(machines.list(), instances.list(), claims.list());
         let guest = Arc::new(self.guest());
         let nodes = host.machines_beside(&guest.machines());
         let volumes = self.disks(&guest);
@@ -224,7 +224,7 @@ impl Reconciler {
     }
 
     /// Begins a step. A volume whose step did not help is left alone for a while.
-    fn begin(&mut self, name: &str, step: Step, volumes: &BTreeMap<String, Volume>, guest: &Arc<Guest>) {
+    fn begin(&mut self, name: &str, step: Step, volumes: &BTreeMap<String, Volume>, guest: &Arc<GuestState>) {
         let (Some(volume), Some(state)) = (volumes.get(name), self.states.get_mut(name)) else { return };
         let now = Instant::now();
         let count = state.tries.get(&step).map_or(0, |(count, _)| *count);
@@ -252,11 +252,11 @@ impl Reconciler {
         error.is_none()
     }
 
-    fn guest(&self) -> Guest {
-        Guest { volumes: self.volumes.list(), nodes: self.nodes.list() }
+    fn guest(&self) -> GuestState {
+        GuestState { volumes: self.volumes.list(), nodes: self.nodes.list() }
     }
 
-    fn disks(&self, guest: &Guest) -> BTreeMap<String, Volume> {
+    fn disks(&self, guest: &GuestState) -> BTreeMap<String, Volume> {
         guest.disks(self.attachments.list().iter().map(AsRef::as_ref))
     }
 
@@ -272,7 +272,7 @@ impl Reconciler {
         &mut self,
         name: &str,
         volume: &Volume,
-        host: &Host,
+        host: &HostState,
         nodes: &BTreeSet<String>,
     ) -> Option<Instant> {
         let now = Instant::now();
@@ -389,7 +389,7 @@ fn about(step: &Step) -> Vec<String> {
 fn begin(
     parts: &Parts,
     workers: &Workers,
-    guest: Arc<Guest>,
+    guest: Arc<GuestState>,
     name: &str,
     volume: &Volume,
     seen: &Seen,
@@ -433,7 +433,7 @@ fn begin(
 /// What was seen, with VolumeAttachments of now, and their versions.
 async fn fresh(
     client: &Client,
-    guest: &Guest,
+    guest: &GuestState,
     name: &str,
     seen: Seen,
 ) -> Result<(Seen, HashMap<String, String>), Refusal> {

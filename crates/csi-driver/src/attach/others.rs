@@ -98,15 +98,15 @@ impl Session<'_> {
     async fn give_way(&self, machine: &str, other: &str) -> Result<(), Refusal> {
         let mut tries = 0;
         let is_marked = loop {
-            let (sight, other) = tokio::try_join!(self.see(machine, true), self.read_machine(other))?;
-            let Some(vm) = &sight.vm else { return Ok(()) };
+            let (seen, other) = tokio::try_join!(self.see(machine, true), self.read_machine(other))?;
+            let Some(vm) = &seen.vm else { return Ok(()) };
             let this = Machine { name: machine.to_owned(), uid: vm.metadata.uid.clone().unwrap_or_default() };
             let other = other.map(|other| Machine {
                 name: other.metadata.name.clone().unwrap_or_default(),
                 uid: other.metadata.uid.clone().unwrap_or_default(),
             });
-            let Some(claim) = &sight.claim else { break false };
-            let recorded = sight.recorded();
+            let Some(claim) = &seen.claim else { break false };
+            let recorded = seen.recorded();
             if recorded.is_leaving(machine) {
                 break true;
             }
@@ -129,20 +129,20 @@ impl Session<'_> {
         let _turn = self.attacher.turns.of(machine).await;
         let (mut tries, mut refused, mut has_changed_way) = (0, None, false);
         loop {
-            let sight = self.see(machine, true).await?;
-            let recorded = sight.recorded();
+            let seen = self.see(machine, true).await?;
+            let recorded = seen.recorded();
             if is_marked && !recorded.is_leaving(machine) {
                 return Ok(());
             }
-            if let (Some(vm), Some((version, why))) = (&sight.vm, refused.take())
+            if let (Some(vm), Some((version, why))) = (&seen.vm, refused.take())
                 && plug::version(vm) == version
             {
                 return Err(why);
             }
             tries = self.again(tries, machine)?;
-            let disk = hotplug::disk(sight.vm.as_deref(), sight.vmi.as_deref(), self.volume.as_str());
+            let disk = hotplug::disk(seen.vm.as_deref(), seen.vmi.as_deref(), self.volume.as_str());
             let has_it = matches!(disk, Disk::Ready | Disk::InTemplate | Disk::Adding(_));
-            if let Some(vm) = sight.vm.as_deref().filter(|_| has_it) {
+            if let Some(vm) = seen.vm.as_deref().filter(|_| has_it) {
                 match self.attacher.plug.remove(vm, self.volume.as_str()).await? {
                     Written::Done(_) if !is_marked => return Ok(()),
                     Written::Done(_) => {}
@@ -152,7 +152,7 @@ impl Session<'_> {
                 }
                 continue;
             }
-            let (true, Some(on), Recorded::Ownership(claim)) = (is_marked, &sight.claim, recorded) else {
+            let (true, Some(on), Recorded::Ownership(claim)) = (is_marked, &seen.claim, recorded) else {
                 return Ok(());
             };
             if self.annotate(on, Some(Ownership { leaving: None, ..claim })).await?.is_some() {

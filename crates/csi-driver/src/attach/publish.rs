@@ -22,7 +22,7 @@ use super::{
         self, Elsewhere, Machine, Operation, Ownership, Recorded, STALE_AFTER, Step, There, Usage, WRITES_FOR,
     },
     plug::{self, Written},
-    session::{BLOCKED_FOR, SILENT_FOR, Session, Sight},
+    session::{BLOCKED_FOR, SILENT_FOR, Seen, Session},
 };
 use crate::refusal::Refusal;
 
@@ -70,20 +70,20 @@ impl Session<'_> {
         loop {
             changes.borrow_and_update();
             let turn = self.attacher.turns.of(machine).await;
-            let sight = self.see(machine, is_fresh).await?;
-            if let Some((claim, leaving)) = sight.recorded().leaving() {
+            let seen = self.see(machine, is_fresh).await?;
+            if let Some((claim, leaving)) = seen.recorded().leaving() {
                 drop(turn);
                 self.finish(claim, leaving).await?;
                 is_fresh = true;
                 continue;
             }
-            if let (Some(vm), Some((version, why))) = (&sight.vm, refused.take())
+            if let (Some(vm), Some((version, why))) = (&seen.vm, refused.take())
                 && plug::version(vm) == version
             {
                 // the same version: it was no conflict
                 return Err(why);
             }
-            let next = self.next(machine, usage, &sight).await?;
+            let next = self.next(machine, usage, &seen).await?;
             let vm = match next {
                 Next::ReadAfresh => {
                     is_fresh = true;
@@ -102,10 +102,10 @@ impl Session<'_> {
                     is_fresh = false;
                     continue;
                 }
-                Next::WaitReady => sight.vm.clone(),
+                Next::WaitReady => seen.vm.clone(),
                 Next::Write(write) => {
                     is_fresh = true;
-                    match self.write(machine, usage, &sight, &write).await? {
+                    match self.write(machine, usage, &seen, &write).await? {
                         Wrote::Again => {
                             tries = self.again(tries, machine)?;
                             continue;
@@ -158,11 +158,11 @@ impl Session<'_> {
         )))
     }
 
-    async fn next(&self, machine: &str, usage: Option<&Usage>, sight: &Sight) -> Result<Next, Refusal> {
+    async fn next(&self, machine: &str, usage: Option<&Usage>, seen: &Seen) -> Result<Next, Refusal> {
         // what a watch says may be old: it is no reason to refuse
-        let refuse = |why: Refusal| if sight.is_fresh { Err(why) } else { Ok(Next::ReadAfresh) };
+        let refuse = |why: Refusal| if seen.is_fresh { Err(why) } else { Ok(Next::ReadAfresh) };
         let host = &self.attacher.host;
-        let Some(claim) = &sight.claim else {
+        let Some(claim) = &seen.claim else {
             return refuse(Refusal::not_found(format!("there is no {}", host.claim_name(self.volume))));
         };
         if claim.metadata.deletion_timestamp.is_some() {
@@ -172,7 +172,7 @@ impl Session<'_> {
         if let Err(why) = self.check_owner(claim).await {
             return refuse(why);
         }
-        let Some(vm) = &sight.vm else {
+        let Some(vm) = &seen.vm else {
             return refuse(Refusal::not_found(format!("there is no {}", host.machine_name(machine))));
         };
         if vm.metadata.deletion_timestamp.is_some() {
@@ -181,7 +181,7 @@ impl Session<'_> {
                 "{name} is being deleted: the pod needs another node"
             )));
         }
-        let disk = hotplug::disk(Some(vm), sight.vmi.as_deref(), self.volume.as_str());
+        let disk = hotplug::disk(Some(vm), seen.vmi.as_deref(), self.volume.as_str());
         if let Disk::Fixed(volume) = &disk {
             return refuse(Refusal::precondition(format!(
                 "{} has the volume as {volume:?}, which this driver did not add: remove it from the machine first",
@@ -191,7 +191,7 @@ impl Session<'_> {
         let unchanged_for = self.attacher.ages.unchanged_for(claim);
         let stale_at = Instant::now() + STALE_AFTER.saturating_sub(unchanged_for);
         let wanted = Machine { name: machine.to_owned(), uid: vm.metadata.uid.clone().unwrap_or_default() };
-        let recorded = sight.recorded();
+        let recorded = seen.recorded();
         let (former, settle) = match &recorded {
             Recorded::Ownership(claim) => (Some(claim), claim.from.clone()),
             _ => (None, None),
@@ -210,7 +210,7 @@ impl Session<'_> {
         }
         let (mut there, mut elsewhere) = (There::NotAsked, Elsewhere::NotAsked);
         loop {
-            let seen = ownership::Seen {
+            let known = ownership::Seen {
                 wanted: &wanted,
                 recorded: recorded.clone(),
                 unchanged_for,
@@ -218,7 +218,7 @@ impl Session<'_> {
                 elsewhere: elsewhere.clone(),
                 is_to_be_added: !is_there && !must_wait,
             };
-            return match ownership::attach(&seen) {
+            return match ownership::attach(&known) {
                 Step::ReadMachine(_) => {
                     let former = former.expect("the decision asks for the machine of an annotation");
                     let (read, vm) = self.there(former).await?;
@@ -232,8 +232,7 @@ impl Session<'_> {
                     continue;
                 }
                 Step::ListMachines => {
-                    elsewhere =
-                        Elsewhere::In(self.machines_with_volume(Some(machine), sight.is_fresh).await?);
+                    elsewhere = Elsewhere::In(self.machines_with_volume(Some(machine), seen.is_fresh).await?);
                     continue;
                 }
                 Step::Join => {
@@ -253,16 +252,10 @@ impl Session<'_> {
                                 other_use.map(describe).unwrap_or_default()
                             ),
                         )),
-                        Disk::Ready | Disk::InTemplate if is_there && sight.is_fresh => Ok(Next::Done),
+                        Disk::Ready | Disk::InTemplate if is_there && seen.is_fresh => Ok(Next::Done),
                         Disk::Ready | Disk::InTemplate if is_there => Ok(Next::ReadAfresh),
                         Disk::Removing(progress) if must_wait => {
-                            self.explain(
-                                "is still in",
-                                machine,
-                                &progress,
-                                sight.vmi.as_deref(),
-                                BLOCKED_FOR,
-                            );
+                            self.explain("is still in", machine, &progress, seen.vmi.as_deref(), BLOCKED_FOR);
                             Ok(Next::Wait(None))
                         }
                         _ if is_there || must_wait => Ok(Next::WaitReady),
@@ -271,7 +264,7 @@ impl Session<'_> {
                 }
                 Step::Annotate => {
                     // what is recorded of another machine may have a write on its way that adds the disk there
-                    let from = former.and_then(|it| ownership::former(it, &seen)).map(str::to_owned);
+                    let from = former.and_then(|it| ownership::former(it, \&known)).map(str::to_owned);
                     let add = settle.is_none() && from.is_none() && !is_there && !must_wait;
                     Ok(Next::Write(Write { settle, from, add }))
                 }
@@ -339,10 +332,10 @@ impl Session<'_> {
         &self,
         machine: &str,
         usage: Option<&Usage>,
-        sight: &Sight,
+        seen: &Seen,
         write: &Write,
     ) -> Result<Wrote, Refusal> {
-        let (Some(claim), Some(vm)) = (&sight.claim, &sight.vm) else { return Ok(Wrote::Again) };
+        let (Some(claim), Some(vm)) = (&seen.claim, &seen.vm) else { return Ok(Wrote::Again) };
         if let Some(from) = &write.settle {
             match self.settle(from, machine, claim).await? {
                 Settled::Yes => {}
@@ -357,7 +350,7 @@ impl Session<'_> {
         }
         let begun = Instant::now();
         let vm_uid = vm.metadata.uid.clone().unwrap_or_default();
-        let known = match sight.recorded() {
+        let known = match seen.recorded() {
             Recorded::Ownership(claim) if claim.vm_uid == vm_uid => claim.usage,
             _ => None,
         };

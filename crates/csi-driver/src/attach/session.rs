@@ -41,7 +41,7 @@ pub const SILENT_FOR: Duration = Duration::from_secs(30);
 const PAGE: u32 = 100;
 
 /// What a call has read.
-pub(super) struct Sight {
+pub(super) struct Seen {
     pub(super) claim: Option<Arc<PersistentVolumeClaim>>,
     pub(super) vm: Option<Arc<VirtualMachine>>,
     pub(super) vmi: Option<Arc<VirtualMachineInstance>>,
@@ -50,7 +50,7 @@ pub(super) struct Sight {
     pub(super) is_fresh: bool,
 }
 
-impl Sight {
+impl Seen {
     pub(super) fn recorded(&self) -> Recorded {
         self.claim.as_deref().map_or(Recorded::Nothing, recorded)
     }
@@ -107,11 +107,11 @@ impl<'a> Session<'a> {
     }
 
     /// Reads the claim, the machine and its instance, from watches unless `is_fresh`.
-    pub(super) async fn see(&self, machine: &str, is_fresh: bool) -> Result<Sight, Refusal> {
+    pub(super) async fn see(&self, machine: &str, is_fresh: bool) -> Result<Seen, Refusal> {
         if is_fresh {
             let (claim, vm, vmi) =
                 tokio::try_join!(self.read_claim(), self.read_machine(machine), self.read_instance(machine))?;
-            return Ok(Sight { claim, vm, vmi, is_fresh });
+            return Ok(Seen { claim, vm, vmi, is_fresh });
         }
         let (watched, instances) = tokio::join!(self.watched_claim(), self.call.instances());
         let claim = match watched {
@@ -128,7 +128,7 @@ impl<'a> Session<'a> {
             Some(vm) => Some(vm),
             None => self.read_machine(machine).await?,
         };
-        Ok(Sight { claim, vm, vmi, is_fresh })
+        Ok(Seen { claim, vm, vmi, is_fresh })
     }
 
     /// Refuses another cluster's claim. Our own one is known by the label of our machine, which is mostly watched.

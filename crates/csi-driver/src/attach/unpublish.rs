@@ -21,7 +21,7 @@ use super::{
     ownership::{self, JOINED_FOR, Machine, Operation, Ownership, Recorded, Removal, STALE_AFTER, There},
     plug::{self, Written},
     publish::Settled,
-    session::{BLOCKED_FOR, Session, Sight, recorded},
+    session::{BLOCKED_FOR, Seen, Session, recorded},
 };
 use crate::refusal::Refusal;
 
@@ -53,8 +53,8 @@ impl Session<'_> {
         loop {
             changes.borrow_and_update();
             let turn = self.attacher.turns.of(machine).await;
-            let sight = self.see(machine, is_fresh).await?;
-            if let Some((claim, leaving)) = sight.recorded().leaving()
+            let seen = self.see(machine, is_fresh).await?;
+            if let Some((claim, leaving)) = seen.recorded().leaving()
                 && !std::mem::replace(&mut has_finished, true)
             {
                 drop(turn);
@@ -65,18 +65,18 @@ impl Session<'_> {
                 is_fresh = true;
                 continue;
             }
-            if own.has_left && sight.is_attached() {
+            if own.has_left && seen.is_attached() {
                 // another detachment was faster, and somebody has attached the volume since
                 return Ok(());
             }
-            if let (Some(vm), Some((version, why))) = (&sight.vm, refused.take())
+            if let (Some(vm), Some((version, why))) = (&seen.vm, refused.take())
                 && plug::version(vm) == version
             {
                 return Err(why);
             }
             is_fresh = true;
             was_watched |= self.is_watched_in_instance(machine).await;
-            match self.remove(machine, &sight, &mut own).await? {
+            match self.remove(machine, &seen, &mut own).await? {
                 Removed::Done => return Ok(()),
                 Removed::Again => tries = self.again(tries, machine)?,
                 Removed::Refused { version, why } => {
@@ -117,11 +117,11 @@ impl Session<'_> {
         vmi.is_some_and(|vmi| hotplug::runs(&vmi) && hotplug::is_taken(&vmi, self.volume.as_str()))
     }
 
-    async fn remove(&self, machine: &str, sight: &Sight, own: &mut Own) -> Result<Removed, Refusal> {
+    async fn remove(&self, machine: &str, seen: &Seen, own: &mut Own) -> Result<Removed, Refusal> {
         let volume = self.volume.as_str();
-        let disk = hotplug::disk(sight.vm.as_deref(), sight.vmi.as_deref(), volume);
+        let disk = hotplug::disk(seen.vm.as_deref(), seen.vmi.as_deref(), volume);
         if let Disk::Fixed(name) = &disk {
-            if !sight.is_fresh {
+            if !seen.is_fresh {
                 return Ok(Removed::Again);
             }
             return Err(Refusal::precondition(format!(
@@ -129,20 +129,20 @@ impl Session<'_> {
                 self.attacher.host.machine_name(machine)
             )));
         }
-        let Some(claim) = &sight.claim else {
+        let Some(claim) = &seen.claim else {
             // nobody can attach a volume that is gone, so its disk needs no annotation to leave
             return match &disk {
-                _ if !sight.is_fresh => Ok(Removed::Again),
+                _ if !seen.is_fresh => Ok(Removed::Again),
                 Disk::Absent => Ok(Removed::Done),
-                _ => self.unplug(sight, &disk).await,
+                _ => self.unplug(seen, &disk).await,
             };
         };
-        let there = match (&disk, &sight.vm) {
+        let there = match (&disk, &seen.vm) {
             (Disk::Absent, None) => There::NoMachine,
             (Disk::Absent, Some(_)) => There::NoVolume,
             _ => There::Volume,
         };
-        let mut recorded = sight.recorded();
+        let mut recorded = seen.recorded();
         let unchanged_for = self.attacher.ages.unchanged_for(claim);
         if recorded == Recorded::Unreadable && unchanged_for >= STALE_AFTER {
             recorded = Recorded::Nothing;
@@ -152,8 +152,8 @@ impl Session<'_> {
             _ => None,
         };
         // a machine that is gone is known by the annotation alone
-        let is_gone = sight.vm.is_none();
-        let uid = sight.vm.as_ref().and_then(|vm| vm.metadata.uid.clone());
+        let is_gone = seen.vm.is_none();
+        let uid = seen.vm.as_ref().and_then(|vm| vm.metadata.uid.clone());
         let uid = uid.or_else(|| former.filter(|it| it.vm == machine).map(|it| it.vm_uid.clone()));
         let this = Machine { name: machine.to_owned(), uid: uid.unwrap_or_default() };
         let is_ours = former.is_some_and(|claim| claim.is_for(&this));
@@ -161,7 +161,7 @@ impl Session<'_> {
         let is_own = former.is_some_and(|claim| Some(&claim.holder) == own.holder.as_ref());
         let is_settled = own.is_settled && is_own;
         match ownership::detach(&this, &recorded, there) {
-            Removal::Done if sight.is_fresh => Ok(Removed::Done),
+            Removal::Done if seen.is_fresh => Ok(Removed::Done),
             Removal::Done | Removal::ReadMachine => Ok(Removed::Again),
             Removal::Wait => {
                 self.wait_for(format!(
@@ -172,17 +172,17 @@ impl Session<'_> {
                 Ok(Removed::At(Instant::now() + STALE_AFTER.saturating_sub(unchanged_for)))
             }
             // the annotation is another machine's
-            Removal::Join if !is_ours => self.unplug(sight, &disk).await,
+            Removal::Join if !is_ours => self.unplug(seen, &disk).await,
             Removal::Join if disk == Disk::Absent && (is_settled || is_gone) => {
-                if is_gone && !sight.is_fresh {
+                if is_gone && !seen.is_fresh {
                     return Ok(Removed::Again);
                 }
                 self.forget(machine, claim, former).await
             }
-            Removal::Forget if !sight.is_fresh => Ok(Removed::Again),
+            Removal::Forget if !seen.is_fresh => Ok(Removed::Again),
             Removal::Forget => self.forget(machine, claim, former).await,
             Removal::Join if is_settled && matches!(disk, Disk::Removing(_)) => {
-                Ok(Removed::Leaving(sight.vm.clone()))
+                Ok(Removed::Leaving(seen.vm.clone()))
             }
             Removal::Join if !is_own && unchanged_for < JOINED_FOR => {
                 self.wait_for(format!(
@@ -198,7 +198,7 @@ impl Session<'_> {
                     return Ok(Removed::Again);
                 };
                 *own = Own { holder: holder(&claim), is_settled: false, ..*own };
-                match (&sight.vm, &disk) {
+                match (&seen.vm, &disk) {
                     (None, Disk::Absent) => Ok(Removed::Again),
                     (None, _) => Ok(Removed::Leaving(None)),
                     (Some(vm), Disk::Absent | Disk::Removing(_)) => {
@@ -211,7 +211,7 @@ impl Session<'_> {
                             Written::Done(None) | Written::OtherWay(_) => Ok(self.arrives(&claim, machine)),
                         }
                     }
-                    _ => self.unplug(sight, &disk).await,
+                    _ => self.unplug(seen, &disk).await,
                 }
             }
         }
@@ -255,8 +255,8 @@ impl Session<'_> {
         Removed::Arrives(Instant::now() + STALE_AFTER.saturating_sub(unchanged_for))
     }
 
-    async fn unplug(&self, sight: &Sight, disk: &Disk) -> Result<Removed, Refusal> {
-        let Some(vm) = &sight.vm else { return Ok(Removed::Leaving(None)) };
+    async fn unplug(&self, seen: &Seen, disk: &Disk) -> Result<Removed, Refusal> {
+        let Some(vm) = &seen.vm else { return Ok(Removed::Leaving(None)) };
         if matches!(disk, Disk::Absent | Disk::Removing(_)) {
             return Ok(Removed::Leaving(Some(vm.clone())));
         }

@@ -6,7 +6,7 @@ use harvester_api::names::CSI_DRIVER;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 
-use super::join::Guest;
+use super::join::GuestState;
 use crate::{node_monitor::decide::OUT_OF_SERVICE, refusal::Refusal};
 
 /// Asks the Nodes of this machine whether kubelet has the volume mounted: those of the CSINodes, and while the driver of a
@@ -16,7 +16,7 @@ use crate::{node_monitor::decide::OUT_OF_SERVICE, refusal::Refusal};
 /// FAILED_PRECONDITION where one of them has; as the server answers where it cannot be asked.
 pub(super) async fn refuse_if_mounted(
     client: &Client,
-    guest: &Guest,
+    guest: &GuestState,
     machine: &str,
     handle: &str,
 ) -> Result<(), Refusal> {

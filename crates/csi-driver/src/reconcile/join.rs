@@ -33,7 +33,7 @@ const ONE_NODE: [&str; 2] = ["ReadWriteOnce", "ReadWriteOncePod"];
 
 /// The guest, of one moment.
 #[derive(Default)]
-pub(super) struct Guest {
+pub(super) struct GuestState {
     pub(super) volumes: Vec<Arc<PersistentVolume>>,
     pub(super) nodes: Vec<Arc<CSINode>>,
 }
@@ -42,7 +42,7 @@ pub(super) struct Guest {
 type Machine = (Option<Arc<VirtualMachine>>, Option<Arc<VirtualMachineInstance>>);
 
 /// The host, of one moment.
-pub(super) struct Host {
+pub(super) struct HostState {
     machines: BTreeMap<String, Machine>,
     claims: HashMap<String, Arc<PersistentVolumeClaim>>,
     with: HashMap<String, BTreeSet<String>>,
@@ -56,7 +56,7 @@ pub(super) struct Volume {
     pub(super) owners: Vec<ObjectReference>,
 }
 
-impl Guest {
+impl GuestState {
     /// The disks that these VolumeAttachments are for, by their handles.
     pub(super) fn disks<'a>(
         &self,
@@ -178,7 +178,7 @@ fn attachment(attachment: &VolumeAttachment, nodes: &HashMap<&str, &str>) -> Att
     }
 }
 
-impl Host {
+impl HostState {
     pub(super) fn of(
         machines: Vec<Arc<VirtualMachine>>,
         instances: Vec<Arc<VirtualMachineInstance>>,
@@ -296,7 +296,7 @@ mod tests {
             [{"name": CSI_DRIVER, "nodeID": "vm-1"}, {"name": long, "nodeID": long}]}}));
         let of = |attachment: &VolumeAttachment, volume: &PersistentVolume, node: &CSINode| {
             let guest =
-                Guest { volumes: vec![Arc::new(volume.clone())], nodes: vec![Arc::new(node.clone())] };
+                GuestState { volumes: vec![Arc::new(volume.clone())], nodes: vec![Arc::new(node.clone())] };
             let mut disks = guest.disks([attachment]);
             let disk = disks.remove("pvc-1").unwrap();
             (disk.attachments, disk.owners, guest.machines())

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 
 use super::{
     decide::{Blocked, Seen, Step},
-    join::{Host, Volume},
+    join::{HostState, Volume},
 };
 use crate::{
     attach::{hotplug::Disk, why_not},
@@ -72,7 +72,7 @@ impl Told {
 pub(super) fn awaited(
     names: &host::Host,
     volume: &Volume,
-    host: &Host,
+    host: &HostState,
     seen: &Seen,
     machine: &str,
 ) -> PendingEvent {

@@ -5,16 +5,16 @@ use rstest::rstest;
 use tokio::time::{sleep, timeout};
 use tonic::Code;
 
-use super::host::{Bed, Fate, Process};
+use super::host::{Bed, Mishap, Process};
 
-const FATES: [Fate; 7] = [
-    Fate::DiesBefore,
-    Fate::DiesAfter,
-    Fate::ArrivesAfter(1),
-    Fate::ArrivesAfter(70),
-    Fate::ArrivesAfter(200),
-    Fate::StopsFor(20),
-    Fate::StopsFor(120),
+const MISHAPS: [Mishap; 7] = [
+    Mishap::DiesBefore,
+    Mishap::DiesAfter,
+    Mishap::ArrivesAfter(1),
+    Mishap::ArrivesAfter(70),
+    Mishap::ArrivesAfter(200),
+    Mishap::StopsFor(20),
+    Mishap::StopsFor(120),
 ];
 
 /// Calls until the answer is good, as the attacher does.
@@ -41,7 +41,7 @@ async fn a_process_that_dies_or_stops_between_two_writes_brings_no_volume_into_t
     #[values(1, 2, 3)] nth: usize,
     #[values(true, false)] is_publish: bool,
     #[values(true, false)] is_detached_first: bool,
-    #[values(0, 1, 2, 3, 4, 5, 6)] fate: usize,
+    #[values(0, 1, 2, 3, 4, 5, 6)] mishap: usize,
     #[values(0, 10)] later: u64,
 ) {
     let bed = Bed::new().await;
@@ -49,7 +49,7 @@ async fn a_process_that_dies_or_stops_between_two_writes_brings_no_volume_into_t
     if !is_publish {
         other.publish("a").await.unwrap();
     }
-    let first = Process::with(&bed, "first", Some((nth, FATES[fate])), Options::new("first"));
+    let first = Process::with(&bed, "first", Some((nth, MISHAPS[mishap])), Options::new("first"));
     let work = async {
         let call = async { if is_publish { first.publish("a").await } else { first.unpublish("a").await } };
         // a process that died says nothing; one that stopped may be refused

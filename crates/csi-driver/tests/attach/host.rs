@@ -58,7 +58,7 @@ pub(crate) struct Bed {
 
 /// What happens at a write of a process.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Fate {
+pub(crate) enum Mishap {
     /// The process dies before it.
     DiesBefore,
     /// The process dies, and the write takes effect.
@@ -280,8 +280,8 @@ impl Process {
         Self::with(bed, name, None, Options::new(name))
     }
 
-    /// A process that meets its fate at the nth write.
-    pub(crate) fn with(bed: &Bed, name: &str, fate: Option<(usize, Fate)>, options: Options) -> Self {
+    /// A process that meets its mishap at the nth write.
+    pub(crate) fn with(bed: &Bed, name: &str, mishap: Option<(usize, Mishap)>, options: Options) -> Self {
         let client = bed.server.client(User::named(name).with_group("system:masters"));
         let writes = Arc::new(Mutex::new(0));
         let (admin, removals, may_patch) = (bed.admin.clone(), bed.removals.clone(), bed.may_patch.clone());
@@ -296,22 +296,22 @@ impl Process {
                     *writes += usize::from(is_write);
                     *writes
                 };
-                let now = fate.filter(|(at, _)| is_write && *at == nth).map(|(_, fate)| fate);
+                let now = mishap.filter(|(at, _)| is_write && *at == nth).map(|(_, mishap)| mishap);
                 match now {
                     None => {}
-                    Some(Fate::DiesBefore) => std::future::pending().await,
-                    Some(Fate::DiesAfter) => {
+                    Some(Mishap::DiesBefore) => std::future::pending().await,
+                    Some(Mishap::DiesAfter) => {
                         drop(client.send(request).await);
                         return std::future::pending().await;
                     }
-                    Some(Fate::ArrivesAfter(seconds)) => {
+                    Some(Mishap::ArrivesAfter(seconds)) => {
                         tokio::spawn(async move {
                             tokio::time::sleep(Duration::from_secs(seconds)).await;
                             drop(client.send(request).await);
                         });
                         return std::future::pending().await;
                     }
-                    Some(Fate::StopsFor(seconds)) => tokio::time::sleep(Duration::from_secs(seconds)).await,
+                    Some(Mishap::StopsFor(seconds)) => tokio::time::sleep(Duration::from_secs(seconds)).await,
                 }
                 if !is_write {
                     return client.send(request).await;

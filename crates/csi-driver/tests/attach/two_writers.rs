@@ -9,7 +9,7 @@ use sim_apiserver::faults::{Answer, Rule};
 use tokio::time::{sleep, timeout};
 use tonic::Code;
 
-use super::host::{Bed, Fate, Process};
+use super::host::{Bed, Mishap, Process};
 
 impl Bed {
     /// While a call has added the disk to `a`, and waits, a driver that ignores annotations adds it to `b`.
@@ -65,7 +65,7 @@ async fn what_a_killed_call_was_to_take_back_the_next_call_takes_back(
     #[values((true, "a"), (true, "b"), (false, "a"), (false, "b"))] next: (bool, &str),
 ) {
     let bed = Bed::new().await;
-    let killed = Process::with(&bed, "p1", Some((nth, Fate::DiesBefore)), Options::new("p1"));
+    let killed = Process::with(&bed, "p1", Some((nth, Mishap::DiesBefore)), Options::new("p1"));
     bed.works.store(false, Ordering::Relaxed);
     let call = timeout(Duration::from_secs(30), killed.publish("a"));
     let (answer, ()) = tokio::join!(call, bed.meanwhile_in_b());
@@ -217,7 +217,7 @@ async fn a_detachment_that_was_late_with_its_last_write_takes_nothing_away_that_
     let bed = Bed::new().await;
     let driver = Process::new(&bed, "p1");
     driver.publish("a").await.unwrap();
-    let late = Process::with(&bed, "p2", Some((3, Fate::StopsFor(20))), Options::new("p2"));
+    let late = Process::with(&bed, "p2", Some((3, Mishap::StopsFor(20))), Options::new("p2"));
     let meanwhile = async {
         sleep(Duration::from_secs(2)).await;
         driver.unpublish("a").await.unwrap();

@@ -212,7 +212,7 @@ impl Attacher {
     ///
     /// # Errors
     /// As [`Attacher::publish`] has them.
-    pub async fn bring(
+    pub async fn attach(
         &self,
         volume: &HostName,
         machine: &str,
@@ -225,25 +225,25 @@ impl Attacher {
         timeout(within, work).await.unwrap_or_else(|_| Err(too_late(waits_for)))
     }
 
-    /// Takes the disk out of the machine without a caller, as [`Attacher::bring`] brings it.
+    /// Takes the disk out of the machine without a caller, as [`Attacher::attach`] brings it in.
     ///
     /// # Errors
     /// As [`Attacher::unpublish`] has them.
-    pub async fn take(
+    pub async fn detach(
         &self,
         volume: &HostName,
         machine: &str,
         waits_for: &Mutex<String>,
         within: Duration,
     ) -> Result<(), Refusal> {
-        self.take_by(volume, machine, waits_for, None, within).await
+        self.detach_by(volume, machine, waits_for, None, within).await
     }
 
-    /// [`Attacher::take`] by this worker.
+    /// [`Attacher::detach`] by this worker.
     ///
     /// # Errors
     /// As [`Attacher::unpublish`] has them.
-    pub async fn take_by(
+    pub async fn detach_by(
         &self,
         volume: &HostName,
         machine: &str,
@@ -265,7 +265,7 @@ impl Attacher {
     }
 
     /// Somebody calls the controller service of this process.
-    pub(crate) fn is_called(&self) {
+    pub(crate) fn note_call(&self) {
         self.options.called.send_if_modified(|called| !std::mem::replace(called, true));
     }
 

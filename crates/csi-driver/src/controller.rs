@@ -91,7 +91,7 @@ impl Controller for ControllerService {
         &self,
         _: Request<ControllerGetCapabilitiesRequest>,
     ) -> Result<Response<ControllerGetCapabilitiesResponse>, Status> {
-        self.attacher.is_called();
+        self.attacher.note_call();
         let capabilities = CAPABILITIES.map(|one| ControllerServiceCapability {
             r#type: Some(controller_service_capability::Type::Rpc(Rpc { r#type: one.into() })),
         });
@@ -105,7 +105,7 @@ impl Controller for ControllerService {
         let within = deadline::of(request.metadata());
         let request = request.into_inner();
         let _call = self.in_flight.begin(&request.volume_id)?;
-        self.attacher.is_called();
+        self.attacher.note_call();
         let publish_context = self.attacher.publish(&request, within).await?;
         Ok(Response::new(ControllerPublishVolumeResponse { publish_context }))
     }

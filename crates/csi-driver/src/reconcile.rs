@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! guest: VolumeAttachments, PersistentVolumes, CSINodes ─┐
-//! host:  machines, instances, claims (attach::watches) ──┼─► join ─► decide ─► Attacher::{bring, take}, nudge, Event
+//! host:  machines, instances, claims (attach::watches) ──┼─► join ─► decide ─► Attacher::{attach, detach}, nudge, Event
 //!                                                  time ─┘
 //! ```
 //! It writes to the host by the same claim protocol as the calls do ([`crate::attach`]), so that a second leader, a call
@@ -162,7 +162,7 @@ pub async fn run(parts: Parts, tasks: &TaskGroup) {
 }
 
 impl Reconciler {
-    async fn work(mut self, call: &watches::Call, bell: &Notify) {
+    async fn work(mut self, call: &watches::Watching, bell: &Notify) {
         while !(self.attachments.is_ready() && self.volumes.is_ready() && self.nodes.is_ready()) {
             tokio::select! {
                 _ = async { tokio::join!(self.attachments.ready(), self.volumes.ready(), self.nodes.ready()) } => {}
@@ -187,7 +187,7 @@ impl Reconciler {
     }
 
     /// Looks at all volumes once, and begins what is to be done. Says when to look again.
-    async fn pass(&mut self, call: &watches::Call) -> Option<Instant> {
+    async fn pass(&mut self, call: &watches::Watching) -> Option<Instant> {
         if !self.is_guest_watched() {
             return None;
         }
@@ -414,10 +414,10 @@ fn begin(
             }
             match (&taken, &worker) {
                 (Step::Attach { machine, .. }, Some(worker)) => {
-                    attacher.bring(&host_name, machine, &text, worker, CALL_LASTS).await
+                    attacher.attach(&host_name, machine, &text, worker, CALL_LASTS).await
                 }
                 (Step::Detach { machine, .. }, worker) => {
-                    attacher.take_by(&host_name, machine, &text, worker.as_ref(), CALL_LASTS).await
+                    attacher.detach_by(&host_name, machine, &text, worker.as_ref(), CALL_LASTS).await
                 }
                 (Step::Nudge { attachment }, _) => nudge(&client, attachment, &fresh.1).await,
                 _ => Ok(()),

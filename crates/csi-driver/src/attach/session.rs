@@ -72,7 +72,7 @@ pub(crate) fn recorded(claim: &PersistentVolumeClaim) -> Recorded {
 /// One call for one volume.
 pub(super) struct Session<'a> {
     pub(super) attacher: &'a Attacher,
-    pub(super) call: watches::Call,
+    pub(super) call: watches::Watching,
     pub(super) volume: &'a HostName,
     /// What the call waits for, for its caller when the deadline passes.
     pub(super) waits_for: &'a Mutex<String>,

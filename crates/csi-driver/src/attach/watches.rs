@@ -65,7 +65,7 @@ struct Running {
 }
 
 /// A call under way. The watches last while there is one.
-pub struct Call(Watches);
+pub struct Watching(Watches);
 
 impl Watches {
     pub fn new(host: Host, tasks: &TaskGroup) -> Self {
@@ -79,7 +79,7 @@ impl Watches {
     }
 
     /// Begins a call, and the watches where they do not run. Inside a runtime.
-    pub fn begin(&self) -> Call {
+    pub fn begin(&self) -> Watching {
         let mut state = self.state();
         state.calls += 1;
         match &mut state.running {
@@ -96,7 +96,7 @@ impl Watches {
                 self.0.tasks.spawn_until_stop(async move { watches.end_when_unused().await });
             }
         }
-        Call(self.clone())
+        Watching(self.clone())
     }
 
     /// Whether the host is watched now.
@@ -153,7 +153,7 @@ impl Drop for Inner {
     }
 }
 
-impl Call {
+impl Watching {
     /// Told at each change of what is watched.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.0.0.changes.subscribe()
@@ -189,7 +189,7 @@ impl Call {
     }
 }
 
-impl Drop for Call {
+impl Drop for Watching {
     fn drop(&mut self) {
         let mut state = self.0.state();
         state.calls -= 1;

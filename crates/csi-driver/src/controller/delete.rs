@@ -33,7 +33,7 @@ pub(super) async fn delete_volume(
             if let Some(machine) = annotation.and_then(|text| recorded(text, &machines)) {
                 // somebody is about to put it there, or has died while it left, or the Go driver, which writes no
                 // annotation, has taken it away
-                attacher.take(name, &machine, &Mutex::default(), CALL_LASTS).await?;
+                attacher.detach(name, &machine, &Mutex::default(), CALL_LASTS).await?;
             }
         }
         if plan.may_be_needed {

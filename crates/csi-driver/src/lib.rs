@@ -7,9 +7,10 @@
 //! ```
 //! [`volume`] is what a volume is, [`attach`] which machine it belongs to and how it gets there, and [`node`] which device
 //! it is there; [`node_monitor`] taints Nodes whose machines are lost and labels claims with their cluster, and [`reconcile`]
-//! heals attachments that nobody calls for. [`endpoint`] takes calls, [`calls`] watches over them; [`identity`],
-//! [`controller`] and [`node`] answer them, with a [`refusal`] where they cannot. [`host`] and [`guest`] are the two clusters,
-//! and [`node_id`] says which machine this is. [`cli`] is the program, and [`run`] all of it as one library call.
+//! heals attachments that nobody calls for; [`lease`] has the elections of both. [`endpoint`] takes calls, [`calls`] watches
+//! over them; [`identity`], [`controller`] and [`node`] answer them, with a [`refusal`] where they cannot. [`host`] and
+//! [`guest`] are the two clusters, and [`node_id`] says which machine this is. [`cli`] is the program, and [`run`] all of it
+//! as one library call.
 #![forbid(unsafe_code)]
 
 pub mod attach;
@@ -21,6 +22,7 @@ pub mod guest;
 pub mod host;
 pub mod identity;
 pub mod in_flight;
+pub mod lease;
 pub mod node;
 pub mod node_id;
 pub mod node_monitor;

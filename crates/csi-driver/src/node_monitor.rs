@@ -19,7 +19,7 @@ use std::{
 
 use controller_kit::{
     CREATE_EVENTS, Cache, PATCH_EVENTS, Recorder,
-    election::{self, Election, Identity, Leadership},
+    election::{self, Leadership},
 };
 use harvester_api::{
     VirtualMachine, VirtualMachineInstance, annotations,
@@ -33,21 +33,15 @@ use kube::{Api, Client, ResourceExt, runtime::watcher};
 use program::{
     Clock, TaskGroup,
     capabilities::{self, Capabilities, REFUSED_PERIOD, Right, Wanted},
-    health::Health,
 };
 use tokio::{sync::watch, time::sleep};
 
 use crate::{
     host::{Host, reach::Reached, trim_metadata},
+    lease::{self, NODE_MONITOR},
     refusal::error_message,
 };
 
-/// The Lease of the Go program, so that the two never act together.
-pub const LEASE: &str = "harvester-csi-node-monitor";
-/// The Go program's periods.
-const LEASE_LASTS: Duration = Duration::from_secs(45);
-const RENEW_DEADLINE: Duration = Duration::from_secs(30);
-const RETRY_PERIOD: Duration = Duration::from_secs(2);
 /// How long after a Node could not be read, or a Lease was lost, this is tried again.
 const AGAIN: Duration = Duration::from_secs(30);
 /// The roles that grant our rights, for people.
@@ -78,7 +72,7 @@ pub struct NodeMonitor {
 /// The rights that leading takes: no other Lease of the namespace is our business.
 fn lease_rights() -> [Right; 3] {
     let right = |verb| Right::new(verb, "coordination.k8s.io", "leases");
-    [right("get").named(LEASE), right("create"), right("update").named(LEASE)]
+    [right("get").named(NODE_MONITOR), right("create"), right("update").named(NODE_MONITOR)]
 }
 
 impl NodeMonitor {
@@ -149,16 +143,7 @@ impl NodeMonitor {
     }
 
     async fn lead(&self, host: &Host, tasks: &TaskGroup) -> Result<(), election::Error> {
-        let election = Election {
-            namespace: KUBE_SYSTEM.to_owned(),
-            name: LEASE.to_owned(),
-            identity: Identity::from(self.identity.clone()),
-            lease: LEASE_LASTS,
-            renew_deadline: RENEW_DEADLINE,
-            retry_period: RETRY_PERIOD,
-            // a Lease of others, and one that is lost, says nothing against this process
-            health: Health::default(),
-        };
+        let election = lease::of_node_monitor(&self.identity);
         election::lead(self.guest.clone(), election, self.clock, tasks, |leadership: Leadership| async move {
             // tasks of their own, which end with this future: a lost Lease drops it
             let inner = tasks.child();
@@ -183,7 +168,7 @@ impl NodeMonitor {
         let rights = vec![CREATE_EVENTS, PATCH_EVENTS, lost_nodes::UPDATE_NODES];
         let wanted = Wanted { rights, fields: Vec::new() };
         let capabilities = Capabilities::start(tasks, guest.clone(), wanted);
-        let recorder = Recorder::start(tasks, guest.clone(), LEASE, self.clock, &capabilities);
+        let recorder = Recorder::start(tasks, guest.clone(), NODE_MONITOR, self.clock, &capabilities);
         let seen = labels::Sources {
             volumes: volumes.clone(),
             claims: claims.clone(),

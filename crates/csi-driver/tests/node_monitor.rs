@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use csi_driver::{
     host::Host,
-    node_monitor::{LEASE, NodeMonitor, decide::OUT_OF_SERVICE},
+    lease::NODE_MONITOR,
+    node_monitor::{NodeMonitor, decide::OUT_OF_SERVICE},
 };
 use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations, labels, names::CSI_DRIVER};
 use k8s_openapi::api::{
@@ -384,7 +385,7 @@ component_tests! {
     #[simulated_only("the Lease of others ends after 45 s")]
     async fn a_process_that_loses_the_lease_is_a_candidate_again(cluster: TestCluster) {
         let (tasks, _kept) = start(&cluster).await;
-        let key = format!("kube-system/{LEASE}");
+        let key = format!("kube-system/{NODE_MONITOR}");
         let holder = async || {
             let lease: Lease = cluster.guest.get(&key).await.unwrap();
             lease.spec.unwrap().holder_identity.unwrap_or_default()
@@ -407,7 +408,7 @@ component_tests! {
         let (tasks, (monitor, _kept)) = (TaskGroup::new(), monitor(&cluster, "worker-1", "pod-1"));
         tasks.spawn(monitor.run(tasks.clone()));
         cluster.settle().await;
-        assert!(cluster.guest.get::<Lease>(&format!("kube-system/{LEASE}")).await.is_none());
+        assert!(cluster.guest.get::<Lease>(&format!("kube-system/{NODE_MONITOR}")).await.is_none());
         tasks.end().await;
     }
 

@@ -1,27 +1,19 @@
 //! Who reconciles: the leader by Lease `kube-system/harvester-csi-attach` of the guest, among the processes that sidecars
 //! have called.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use controller_kit::{
-    CREATE_EVENTS, PATCH_EVENTS, Recorder,
-    election::{self, Election},
-};
+use controller_kit::{CREATE_EVENTS, PATCH_EVENTS, Recorder, election};
 use kube::Client;
 use program::{
     Clock, TaskGroup,
     capabilities::{Capabilities, Wanted},
-    health::Health,
 };
 use tokio::sync::watch;
 
 use super::{Parts, run};
-use crate::attach::Attacher;
+use crate::{attach::Attacher, lease};
 
-/// The Lease of whoever reconciles.
-pub const LEASE: &str = "harvester-csi-attach";
-/// The Lease is in this namespace of the guest.
-pub const NAMESPACE: &str = "kube-system";
 /// The source of Events.
 const COMPONENT: &str = "harvester-csi-driver";
 
@@ -44,16 +36,7 @@ pub async fn stand(mut candidate: Candidate, tasks: TaskGroup) {
         return;
     }
     while !tasks.stop.is_cancelled() {
-        let election = Election {
-            namespace: NAMESPACE.to_owned(),
-            name: LEASE.to_owned(),
-            identity: candidate.identity.clone().into(),
-            lease: Duration::from_secs(15),
-            renew_deadline: Duration::from_secs(10),
-            retry_period: Duration::from_secs(2),
-            // a guest cluster that is away is no reason to end the node service
-            health: Health::default(),
-        };
+        let election = lease::of_healing(&candidate.identity);
         let round = tasks.child();
         let (guest, clock) = (candidate.guest.clone(), candidate.clock);
         let attacher = candidate.attacher.clone();

@@ -6,6 +6,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use controller_kit::{CREATE_EVENTS, Recorder};
 use csi_driver::{
     attach::{Attacher, Options},
+    lease,
     reconcile::{Parts, lead, run},
 };
 use k8s_openapi::api::{
@@ -244,17 +245,17 @@ impl Bed {
     }
 
     fn leases(&self) -> Api<Lease> {
-        Api::namespaced(self.admin.clone(), lead::NAMESPACE)
+        Api::namespaced(self.admin.clone(), lease::NAMESPACE)
     }
 
     pub(crate) async fn leader(&self) -> Option<String> {
-        let lease = self.leases().get_opt(lead::LEASE).await.unwrap()?;
+        let lease = self.leases().get_opt(lease::HEALING).await.unwrap()?;
         lease.spec?.holder_identity.filter(|holder| !holder.is_empty())
     }
 
     pub(crate) async fn steal_the_lease(&self) {
         let patch = Patch::Merge(json!({"spec": {"holderIdentity": "thief", "leaseTransitions": 9}}));
-        self.leases().patch(lead::LEASE, &PatchParams::default(), &patch).await.unwrap();
+        self.leases().patch(lease::HEALING, &PatchParams::default(), &patch).await.unwrap();
     }
 
     /// Machine `c` does not run.

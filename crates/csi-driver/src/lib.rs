@@ -6,7 +6,7 @@
 //! kubelet ──────────────────┘                     └► node         devices, file systems, mounts
 //! ```
 //! [`volume`] is what a volume is, [`attach`] which machine it belongs to and how it gets there, and [`node`] which device
-//! it is there; [`node_monitor`] taints Nodes whose machines are lost and labels claims with their cluster, and [`reconcile`]
+//! it is there; [`node_monitor`] taints Nodes whose machines are lost and labels claims with their cluster, and [`healing`]
 //! heals attachments that nobody calls for; [`lease`] has the elections of both. [`endpoint`] takes calls, [`calls`] watches
 //! over them; [`identity`], [`controller`] and [`node`] answer them, with a [`refusal`] where they cannot. [`host`] and
 //! [`guest`] are the two clusters, and [`node_id`] says which machine this is. [`cli`] is the program, and [`run`] all of it
@@ -19,6 +19,7 @@ pub mod cli;
 pub mod controller;
 pub mod endpoint;
 pub mod guest;
+pub mod healing;
 pub mod host;
 pub mod identity;
 pub mod in_flight;
@@ -26,7 +27,6 @@ pub mod lease;
 pub mod node;
 pub mod node_id;
 pub mod node_monitor;
-pub mod reconcile;
 pub mod refusal;
 mod replaceable;
 pub mod run;

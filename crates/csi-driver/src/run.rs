@@ -24,6 +24,7 @@ use crate::{
     csi::{controller_server::ControllerServer, identity_server::IdentityServer, node_server::NodeServer},
     endpoint::{Endpoint, Listener, ServeError},
     guest::Guest,
+    healing::lead::{self, Candidate},
     host::{
         Host,
         missing::Missing,
@@ -34,7 +35,6 @@ use crate::{
     node::{self, NodeService},
     node_id::Finder,
     node_monitor::NodeMonitor,
-    reconcile::lead::{self, Candidate},
     refusal::error_message,
     replaceable::Replaceable,
 };

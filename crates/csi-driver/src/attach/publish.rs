@@ -264,7 +264,7 @@ impl Session<'_> {
                 }
                 Step::Annotate => {
                     // what is recorded of another machine may have a write on its way that adds the disk there
-                    let from = former.and_then(|it| ownership::former(it, \&known)).map(str::to_owned);
+                    let from = former.and_then(|it| ownership::former(it, &known)).map(str::to_owned);
                     let add = settle.is_none() && from.is_none() && !is_there && !must_wait;
                     Ok(Next::Write(Write { settle, from, add }))
                 }

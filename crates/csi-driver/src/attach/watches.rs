@@ -229,7 +229,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::attach::{claim::Recorded, session::recorded};
+    use crate::attach::{ownership::Recorded, session::recorded};
 
     #[test]
     fn what_others_write_on_claims_is_not_kept_in_memory() {

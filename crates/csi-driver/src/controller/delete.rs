@@ -8,9 +8,9 @@ use kube::ResourceExt;
 
 use super::{create, needed::Needed, published::Machines};
 use crate::{
-    attach::{Attacher, ownership::Ownership, export::Users, hotplug},
+    attach::{Attacher, export::Users, hotplug, ownership::Ownership},
+    healing::CALL_LASTS,
     host::{self, Host},
-    reconcile::CALL_LASTS,
     refusal::Refusal,
     volume::{access::Reach, name::HostName, record},
 };

@@ -6,8 +6,8 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use controller_kit::{CREATE_EVENTS, Recorder};
 use csi_driver::{
     attach::{Attacher, Options},
+    healing::{Parts, lead, run},
     lease,
-    reconcile::{Parts, lead, run},
 };
 use k8s_openapi::api::{
     coordination::v1::Lease,

@@ -1,7 +1,7 @@
 //! The guest of the rounds in which processes reconcile: VolumeAttachments of Pods, and what they name.
 
 use controller_kit::Recorder;
-use csi_driver::reconcile::{Parts, run};
+use csi_driver::healing::{Parts, run};
 use k8s_openapi::api::{
     core::v1::PersistentVolume,
     storage::v1::{CSINode, VolumeAttachment},

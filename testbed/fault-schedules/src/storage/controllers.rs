@@ -15,9 +15,9 @@ use csi_driver::{
     calls::{Calls, Observed},
     controller::{ControllerService, Settings},
     csi::controller_server::ControllerServer,
+    healing::lead::{self, Candidate},
     host::Host,
     node_monitor::NodeMonitor,
-    reconcile::lead::{self, Candidate},
 };
 use futures::future::join_all;
 use kube::Client;

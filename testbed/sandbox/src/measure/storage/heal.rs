@@ -32,7 +32,7 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(240);
 const GLANCE: Duration = Duration::from_millis(10);
 /// Of whoever reconciles.
-const LEASE: &str = csi_driver::reconcile::lead::LEASE;
+const LEASE: &str = csi_driver::lease::HEALING;
 
 /// Where the disk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,7 +168,7 @@ async fn registered(guest: &Client, vm: &GuestVm) -> Result<()> {
 
 /// Waits until a process reconciles.
 async fn leads(guest: &Client) -> Result<()> {
-    let leases = Api::<Lease>::namespaced(guest.clone(), csi_driver::reconcile::lead::NAMESPACE);
+    let leases = Api::<Lease>::namespaced(guest.clone(), csi_driver::lease::NAMESPACE);
     let give_up = Instant::now() + PATIENCE;
     loop {
         let lease = leases.get_opt(LEASE).await.map_err(plain)?.and_then(|lease| lease.spec);

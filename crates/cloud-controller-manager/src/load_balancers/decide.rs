@@ -305,11 +305,12 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
                     .filter(|_| taken_back || withheld),
                 // the address of its former primary serves until it has one of its own
                 Held::Valid | Held::Former => None,
-                Held::Lost | Held::Refused(_) => sharing::given(service).filter(|_| !has_address),
+                Held::Lost | Held::Refused(_) => sharing::given_with_former(service).filter(|_| !has_address),
             };
             let published = object.filter(|_| !withheld);
             let is_refused = matches!(seen.held, Held::Refused(_));
-            let is_others = |lost: &str| object.is_none_or(|it| allocated(it).join(",") != lost);
+            let is_others =
+                |lost: &str| object.is_none_or(|it| allocated(it).join(",") != handover::latest(lost));
             let is_news = |lost: &&String| !is_refused && (taken_back || is_others(lost));
             let one_family = handover::taken_back_of_one_family(service, published);
             let news = lost.as_ref().filter(is_news).or(one_family.as_ref());

@@ -5,7 +5,10 @@ use harvester_api::{LoadBalancer, annotations, names::DHCP_ADDRESS};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
-use super::{handover::given, ingress};
+use super::{
+    handover::{given, latest},
+    ingress,
+};
 use crate::{
     datapath::Datapath,
     requested::{Asked, WISH},
@@ -36,7 +39,7 @@ pub(super) fn taken_back(service: &Service, lost: &str) -> PendingEvent {
     });
     PendingEvent::warning(
         "AddressTakenBack",
-        format!("Harvester took {lost} back from this Service{}", still.unwrap_or_default()),
+        format!("Harvester took {} back from this Service{}", latest(lost), still.unwrap_or_default()),
     )
 }
 

@@ -3,6 +3,7 @@
 //! ```text
 //! allocated   loadbalancerIPs: X, allocated-address: X   kube-vip announces X, the Service's status says X
 //! taken back                      allocated-address: X   while the status says X, the controller empties it
+//! another     loadbalancerIPs: Z, allocated-address: Z,X while the status says X, which kube-vip has not written over yet
 //! of two addresses, Y taken back:
 //!             loadbalancerIPs: X, allocated-address: X,Y   while the status says Y, the controller takes Y out of it
 //! ```
@@ -72,9 +73,20 @@ pub(super) fn given(service: &Service, object: Option<&LoadBalancer>) -> Option<
     text(annotations::ALLOCATED_ADDRESS).or_else(by_go).map(str::to_owned)
 }
 
-/// Asks kube-vip for these addresses. An address that the Go program handed over needs no record of ours. Of those that
-/// were `given` before, one of a family that the Service has no more is taken out of the status, and is remembered
-/// until it is.
+/// The latest address of each family among those `given`: former ones come after it.
+pub(super) fn latest(given: &str) -> String {
+    let mut latest: Vec<&str> = Vec::new();
+    for address in listed(given) {
+        if !latest.iter().any(|of| Family::of(of) == Family::of(address)) {
+            latest.push(address);
+        }
+    }
+    latest.join(",")
+}
+
+/// Asks kube-vip for these addresses. An address that the Go program handed over needs no record of ours. Those that were
+/// `given` before are remembered as long as the status shows them: where the new one is taken back before kube-vip wrote
+/// it, they would stay there for ever. One of a family that the Service has no more is taken out of the status.
 pub(super) fn hand_over(
     service: &Service,
     addresses: &[&str],
@@ -82,21 +94,27 @@ pub(super) fn hand_over(
 ) -> (Annotations, Publish) {
     let ips = addresses.join(",");
     let shown = ingress(service);
-    let goes = |gone: &[&str], ip: &str| gone.iter().any(|gone| same(gone, ip));
-    let mut gone = gone(addresses, given.unwrap_or_default());
-    gone.retain(|gone| shown.iter().any(|ip| same(ip, gone)));
+    let is_among = |all: &[&str], ip: &str| all.iter().any(|it| same(it, ip));
+    let given = given.unwrap_or_default();
+    // the record of a lease is the request for one, and any address that is shown may be of that
+    let was_given = |ip: &str| listed(given).any(|given| given == DHCP_ADDRESS || same(given, ip));
+    let is_given = |ip: &str| addresses.contains(&DHCP_ADDRESS) || is_among(addresses, ip);
+    let mut former = shown.clone();
+    former.retain(|shown| was_given(shown) && !is_given(shown));
+    let mut gone = gone(addresses, given);
+    gone.retain(|gone| is_among(&former, gone));
     let publish = if gone.is_empty() {
         Publish::NotOurs
     } else {
-        let stay = shown.into_iter().filter(|ip| !goes(&gone, ip));
+        let stay = shown.into_iter().filter(|ip| !is_among(&gone, ip));
         Publish::Addresses(stay.map(IngressAddress::parse).collect())
     };
-    let record: Vec<_> = addresses.iter().chain(&gone).copied().collect();
+    let record: Vec<_> = addresses.iter().chain(&former).copied().collect();
     let mut annotations = Annotations::new();
     let there = service.annotations();
     if there.get(annotations::KUBE_VIP_LOADBALANCER_IPS) != Some(&ips)
         || there.contains_key(annotations::ALLOCATED_ADDRESS)
-        || !gone.is_empty()
+        || !former.is_empty()
     {
         annotations.insert(annotations::ALLOCATED_ADDRESS.to_owned(), Some(record.join(",")));
     }
@@ -104,7 +122,7 @@ pub(super) fn hand_over(
     (annotations, publish)
 }
 
-/// The addresses among those `given` whose family has none now. One of a family that has another address is no matter:
+/// The addresses among those `given` whose family has none now. One of a family that has another address stays until
 /// kube-vip writes that one over it.
 fn gone<'a>(addresses: &[&str], given: &'a str) -> Vec<&'a str> {
     let has = |family: Family| addresses.iter().any(|address| Family::of(address) == family);
@@ -173,3 +191,6 @@ pub(super) fn not_shown(service: &Service, object: &LoadBalancer) -> Option<Stri
     let missing: Vec<_> = served(service, object).into_iter().filter(|ip| !is_shown(ip)).collect();
     (!missing.is_empty()).then(|| missing.join(","))
 }
+
+#[cfg(test)]
+mod tests;

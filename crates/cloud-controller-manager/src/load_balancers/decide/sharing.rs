@@ -193,10 +193,10 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
     let given = match seen.held {
         // by an object of its own, which is gone
         Held::Nothing => handover::given(service, None),
-        Held::Valid | Held::Former | Held::Lost | Held::Refused(_) => given(service),
+        Held::Valid | Held::Former | Held::Lost | Held::Refused(_) => given_with_former(service),
     };
     let asked = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS);
-    let is_asked = given.is_some() && asked == given.as_ref();
+    let is_asked = given.is_some() && asked == given.as_deref().map(handover::latest).as_ref();
     let shows = match path {
         Datapath::Host => !ingress(service).is_empty() || seen.is_carried,
         Datapath::Guest => given.as_ref().is_some_and(|lost| handover::came_of(lost, service)),
@@ -220,7 +220,8 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
         view.load_balancer = LoadBalancerState::Present { addresses };
         if let Some(given) = given.filter(|_| path == Datapath::Guest && asked.is_none_or(String::is_empty)) {
             // it was of another type for a while, or was to let go of the address
-            view.annotations.insert(annotations::KUBE_VIP_LOADBALANCER_IPS.to_owned(), Some(given));
+            let latest = handover::latest(&given);
+            view.annotations.insert(annotations::KUBE_VIP_LOADBALANCER_IPS.to_owned(), Some(latest));
         }
         events.extend(overdue_announcement(seen));
         view.again = again(seen);
@@ -397,7 +398,15 @@ fn labelled(value: &str) -> Labels {
 /// The address that came with the label; the Go program keeps no record of it.
 pub(crate) fn given(service: &Service) -> Option<String> {
     let text = |key: &str| service.annotations().get(key).filter(|text| !text.is_empty()).cloned();
-    text(annotations::KUBE_VIP_LOADBALANCER_IPS).or_else(|| text(annotations::ALLOCATED_ADDRESS))
+    let recorded = || text(annotations::ALLOCATED_ADDRESS).map(|recorded| handover::latest(&recorded));
+    text(annotations::KUBE_VIP_LOADBALANCER_IPS).or_else(recorded)
+}
+
+/// As [`given`], with the former addresses that the status may still show.
+pub(super) fn given_with_former(service: &Service) -> Option<String> {
+    let given = given(service)?;
+    let recorded = service.annotations().get(annotations::ALLOCATED_ADDRESS);
+    Some(recorded.filter(|recorded| handover::latest(recorded) == given).cloned().unwrap_or(given))
 }
 
 /// Phase of a Service that keeps the address that it was given, and that kube-vip does not show.

@@ -241,3 +241,18 @@ fn is_of(spec: Option<&PersistentVolumeSpec>, volume: &str) -> bool {
     let csi = spec.and_then(|spec| spec.csi.as_ref());
     csi.is_some_and(|csi| csi.driver == CSI_DRIVER && csi.volume_handle == volume)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kubernetes, pkg/volume/csi/csi_attacher.go, getAttachmentName: the handle, the driver and the Node one after the
+    /// other, without anything between. The digest is by sha256sum.
+    #[test]
+    fn a_volume_attachment_has_the_name_that_kubernetes_gives_it() {
+        assert_eq!(
+            attachment_name("pvc-6f0b2c9e-9f0e-4a6e-8c1d-2b8f6d0a4c11", "worker-1"),
+            "csi-dad4a69ca98a443bb6a9f260e60eeba5350b42ffb6863e8ffee79f6ce09f11d8"
+        );
+    }
+}

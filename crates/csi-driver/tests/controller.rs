@@ -11,6 +11,7 @@ mod controller {
     mod component;
     mod needed;
     mod owners;
+    mod patience;
     mod snapshots;
     mod volumes;
 }

@@ -42,6 +42,7 @@ pub(super) async fn create_volume(
     if let Some(Source::Backup { namespace, name }) = &asked.source {
         return restore::restore(host, asked, namespace, name, existing).await;
     }
+    let is_new = existing.is_none();
     let (size, claim) = match existing {
         Some(claim) => (claim::matches(asked, &claim)?, claim),
         None => create(host, asked).await?,
@@ -49,7 +50,12 @@ pub(super) async fn create_volume(
     if asked.reach == Reach::Export {
         export::ensure(host, &asked.name, claim).await.map_err(under_way)?;
     } else if asked.source.is_some() {
-        let failed = copy::finish(host, asked, claim).await.map_err(under_way)?;
+        let outdated =
+            if is_new { None } else { copy::outdated(host, asked, &claim).await.map_err(under_way)? };
+        let failed = match outdated {
+            Some(outdated) => Some(outdated),
+            None => copy::finish(host, asked, claim).await.map_err(under_way)?,
+        };
         if let Some(failed) = failed {
             return Err(copy::undo(host, needed, &asked.name, &failed).await);
         }

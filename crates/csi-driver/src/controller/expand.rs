@@ -92,7 +92,7 @@ async fn write(
             let is_settled = |claim: &PersistentVolumeClaim| {
                 is_bound(claim) || claim.metadata.deletion_timestamp.is_some()
             };
-            wait::until(host.claims(), name.as_str(), &what, is_settled).await?;
+            while_it_changes(host, name, &what, is_settled).await?;
             continue;
         }
         match host.claims().patch(name.as_str(), &PatchParams::default(), &Patch::Merge(patch)).await {
@@ -256,6 +256,17 @@ fn of_growth(doing: &str, error: &kube::Error) -> Refusal {
     }
 }
 
+/// The claim when it is as wanted. The host may not have as much as is asked for, now or ever.
+async fn while_it_changes(
+    host: &Host,
+    name: &HostName,
+    what: &str,
+    is_done: impl Fn(&PersistentVolumeClaim) -> bool,
+) -> Result<Option<PersistentVolumeClaim>, Refusal> {
+    let status = |claim: &PersistentVolumeClaim| claim.status.clone();
+    wait::while_it_changes(wait::WAITS_FOR, host.claims(), name.as_str(), what, status, is_done).await
+}
+
 /// Waits until the host's volume has `claimed` bytes.
 pub(super) async fn wait_until_grown(
     host: &Host,
@@ -268,7 +279,7 @@ pub(super) async fn wait_until_grown(
         return Ok(());
     }
     let what = format!("{} has not grown to {claimed} bytes", host.claim_name(name));
-    let grown = wait::until(host.claims(), name.as_str(), &what, is_done).await;
+    let grown = while_it_changes(host, name, &what, is_done).await;
     match grown {
         Ok(Some(_)) => Ok(()),
         Ok(None) => Err(inspect::no_volume(name.as_str())),
@@ -282,6 +293,14 @@ pub(super) async fn wait_until_grown(
             Err(Refusal::new(refusal.code, format!("{}{reason}", refusal.message)))
         }
     }
+}
+
+/// Whether the host says that it cannot grow the volume; it may go on trying.
+pub(super) fn has_failed(claim: &PersistentVolumeClaim) -> bool {
+    let Some(status) = &claim.status else { return false };
+    let states = status.allocated_resource_statuses.as_ref();
+    inspect::failed_growth(claim).is_some()
+        || states.and_then(|all| all.get(STORAGE)).is_some_and(|state| state.ends_with("Infeasible"))
 }
 
 /// The volume has the size. That of a claim with a file system, which the host grows when a pod uses it next, has it too.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimCondition};
 use kube::ResourceExt;
 
 use super::{create, expand, page::page, published::Machines};
@@ -197,13 +197,11 @@ fn volume(claim: &PersistentVolumeClaim) -> Volume {
 pub(super) fn condition(claim: &PersistentVolumeClaim, moved: Option<&Moved>) -> VolumeCondition {
     let status = claim.status.as_ref();
     let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or("Pending");
-    let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    let failed = conditions.iter().find(|one| one.type_.ends_with("ResizeError") && one.status == "True");
     let (abnormal, message) = if claim.metadata.deletion_timestamp.is_some() {
         (true, "the PersistentVolumeClaim on the host is being deleted".to_owned())
     } else if phase == "Lost" {
         (true, "the PersistentVolumeClaim on the host has lost its PersistentVolume".to_owned())
-    } else if let Some(failed) = failed {
+    } else if let Some(failed) = failed_growth(claim) {
         (true, format!("the host cannot grow the volume: {}", failed.message.as_deref().unwrap_or_default()))
     } else if let Some(moved) = moved {
         (true, moved.message.clone())
@@ -214,6 +212,12 @@ pub(super) fn condition(claim: &PersistentVolumeClaim, moved: Option<&Moved>) ->
         (false, "the PersistentVolumeClaim on the host is bound".to_owned())
     };
     VolumeCondition { abnormal, message: cut(&message, LONGEST) }
+}
+
+/// What the host says of a growth that it could not do.
+pub(super) fn failed_growth(claim: &PersistentVolumeClaim) -> Option<&PersistentVolumeClaimCondition> {
+    let conditions = claim.status.as_ref()?.conditions.as_deref()?;
+    conditions.iter().find(|one| one.type_.ends_with("ResizeError") && one.status == "True")
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::{
         kinds::{VolumeSnapshot, VolumeSnapshotClass},
     },
     refusal::Refusal,
-    volume::name::HostName,
+    volume::{name::HostName, record::VolumeRecord},
 };
 use shared::Shared;
 
@@ -49,6 +49,8 @@ struct Taken {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Waiting {
     name: String,
+    /// This driver made it.
+    is_ours: bool,
     class: Option<String>,
     /// Kind and name of what it is made of.
     source: (String, String),
@@ -81,15 +83,17 @@ impl Needed {
         what: &str,
         is_source: impl Fn(&str, &str) -> bool,
     ) -> Result<(), Refusal> {
+        // nothing less than a list is safe: the API server selects neither claims nor snapshots by their sources, and a
+        // cache may not show the one that was made a moment ago
         let (mut named, mut classes) = (vec![], BTreeMap::new());
         let waiting = self.waiting.get(waiting(host)).await?;
         for claim in waiting.iter().filter(|claim| is_source(&claim.source.0, &claim.source.1)) {
             let class = claim.class.as_deref();
-            let may_wait = match classes.entry(class) {
+            let waits = match classes.entry(class) {
                 Entry::Occupied(known) => *known.get(),
-                Entry::Vacant(unknown) => *unknown.insert(may_wait(host, class).await?),
+                Entry::Vacant(unknown) => *unknown.insert(waits(host, class).await?),
             };
-            if may_wait {
+            if waits.unwrap_or(claim.is_ours) {
                 named.push(claim.name.clone());
             }
         }
@@ -108,11 +112,12 @@ impl Needed {
 /// Whether the host may fill the claim at the first attachment, which is said of a class that may not be read, as
 /// CreateVolume has it. Of other classes CreateVolume answers when the claim is filled, and until then the guest cluster
 /// keeps snapshot and source: a claim that stays Pending is one that the host refuses, perhaps for ever, and holds nothing.
-/// So does one whose class is gone.
-async fn may_wait(host: &Host, class: Option<&str>) -> Result<bool, Refusal> {
+/// `None` is said of a class that is gone: somebody may be making it anew, and then the host fills claims of ours that the
+/// guest counts as bound. A claim of others may name a class that never was, and holds nothing.
+async fn waits(host: &Host, class: Option<&str>) -> Result<Option<bool>, Refusal> {
     match classes::of(host, class).await {
-        Ok(class) => Ok(class.as_ref().is_none_or(classes::waits_for_consumer)),
-        Err(refusal) if classes::is_gone(&refusal) => Ok(false),
+        Ok(class) => Ok(Some(class.as_ref().is_none_or(classes::waits_for_consumer))),
+        Err(refusal) if classes::is_gone(&refusal) => Ok(None),
         Err(refusal) => Err(refusal),
     }
 }
@@ -191,7 +196,8 @@ async fn waiting(host: &Host) -> Result<Vec<Waiting>, Refusal> {
     let waiting = |claim: &PersistentVolumeClaim| {
         let (kind, source) = source_of(claim)?;
         let class = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.clone());
-        Some(Waiting { name: claim.name_any(), class, source: (kind.to_owned(), source.to_owned()) })
+        let is_ours = VolumeRecord::of(claim).is_some();
+        Some(Waiting { name: claim.name_any(), is_ours, class, source: (kind.to_owned(), source.to_owned()) })
     };
     Ok(claims.iter().filter_map(waiting).collect())
 }
@@ -207,6 +213,7 @@ fn source_of(claim: &PersistentVolumeClaim) -> Option<(&str, &str)> {
     let reference = spec.data_source_ref.as_ref().filter(|source| source.namespace.is_none());
     old.or_else(|| reference.map(|source| (&*source.kind, &*source.name)))
 }
+
 /// Whether snapshots of this class are there without the volume; where the host does not say it, they are not.
 pub(super) async fn outlives(host: &Host, class: &str) -> Result<bool, Refusal> {
     // anybody may have written it, and it becomes part of a request's path

@@ -1,10 +1,10 @@
 //! Waiting for the host, by a watch on one object, for as long as a call may take.
 
-use std::{error::Error, time::Duration};
+use std::{error::Error, pin::pin, sync::Mutex, time::Duration};
 
 use controller_kit::Watched;
 use kube::{Api, runtime::wait::await_condition};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tonic::Code;
 
 use crate::{
@@ -18,6 +18,10 @@ pub(crate) const WAITS_FOR: Duration = Duration::from_secs(60);
 
 /// For a snapshot: the snapshotter gives up after 60 s, and would not hear why.
 pub(crate) const SNAPSHOT_WAITS_FOR: Duration = Duration::from_secs(50);
+
+/// Where the host may work for hours, or for ever, a caller hears of it after so long without a change of the object's
+/// status: resizer and snapshotter have ten workers for all volumes, and one tenant would hold them.
+pub(crate) const QUIET_FOR: Duration = Duration::from_secs(10);
 
 /// Where the role grants no watch, the object is read again after so long.
 const READ_AGAIN: Duration = Duration::from_secs(5);
@@ -42,6 +46,37 @@ pub(super) async fn within<K: Watched>(
     is_done: impl Fn(&K) -> bool,
 ) -> Result<Option<K>, Refusal> {
     timeout(limit, watched(api, name, what, is_done)).await.unwrap_or_else(|_| Err(late(what, limit)))
+}
+
+/// The same, and no longer than the object's status changes.
+pub(super) async fn while_it_changes<K: Watched, S: PartialEq + Send>(
+    limit: Duration,
+    api: Api<K>,
+    name: &str,
+    what: &str,
+    status: impl Fn(&K) -> S,
+    is_done: impl Fn(&K) -> bool,
+) -> Result<Option<K>, Refusal> {
+    let end = Instant::now() + limit;
+    let seen = Mutex::new((Instant::now(), None));
+    let seen = || seen.lock().expect("no panic while the status is compared");
+    let is_done = |object: &K| {
+        let (now, mut seen) = (Some(status(object)), seen());
+        if seen.1 != now {
+            *seen = (Instant::now(), now);
+        }
+        is_done(object)
+    };
+    let mut done = pin!(watched(api, name, what, is_done));
+    loop {
+        let until = end.min(seen().0 + QUIET_FOR);
+        match timeout_at(until, &mut done).await {
+            Ok(done) => return done,
+            Err(_) if until == end => return Err(late(what, limit)),
+            Err(_) if until < seen().0 + QUIET_FOR => {}
+            Err(_) => return Err(quiet(what)),
+        }
+    }
 }
 
 async fn watched<K: Watched>(
@@ -96,6 +131,12 @@ async fn read<K: Watched>(
 fn late(what: &str, limit: Duration) -> Refusal {
     let seconds = limit.as_secs();
     Refusal::new(Code::DeadlineExceeded, format!("{what} after {seconds} s: it goes on, call again"))
+}
+
+fn quiet(what: &str) -> Refusal {
+    let seconds = QUIET_FOR.as_secs();
+    let text = format!("{what}, and its status has not changed for {seconds} s: it may go on, call again");
+    Refusal::new(Code::DeadlineExceeded, text)
 }
 
 /// What an API server said, below the words of whoever watched.

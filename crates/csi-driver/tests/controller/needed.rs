@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use super::{
-    bench::{Bench, GIB, volume},
+    bench::{Bench, GIB, UID, from_snapshot, volume},
     snapshots::with_status,
 };
 
@@ -20,6 +20,32 @@ async fn a_claim_whose_class_is_gone_holds_neither_snapshot_nor_source(#[case] c
     bench.delete_snapshot("s").await.unwrap();
     bench.delete_volume("source").await.unwrap();
     assert!(bench.claims().get_opt("source").await.unwrap().is_none());
+}
+
+/// The guest counts it as bound, and the host fills it when the class is there again.
+#[tokio::test(start_paused = true)]
+async fn a_claim_of_ours_holds_its_snapshot_and_source_while_its_class_is_made_anew() {
+    let bench = Bench::with_a_snapshot().await;
+    bench.bind("source", "1Gi").await;
+    let classes = bench.api("storage.k8s.io/v1", "StorageClass", "");
+    let class = json!({"metadata": {"name": "longhorn"}, "provisioner": "driver.longhorn.io",
+        "volumeBindingMode": "WaitForFirstConsumer"});
+    let remove = async || classes.delete("longhorn", &kube::api::DeleteParams::default()).await.unwrap();
+    remove().await;
+    bench.create("storage.k8s.io/v1", "StorageClass", "", class.clone()).await;
+    bench.create_volume(from_snapshot(volume(UID, GIB), "s")).await.unwrap();
+    for is_there in [true, false, true] {
+        if !is_there {
+            remove().await;
+        } else if classes.get_opt("longhorn").await.unwrap().is_none() {
+            bench.create("storage.k8s.io/v1", "StorageClass", "", class.clone()).await;
+        }
+        let refused = bench.delete_snapshot("s").await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition);
+        assert!(refused.message().contains(&format!("into PersistentVolumeClaim {UID}")), "{refused}");
+    }
+    bench.delete_volume(UID).await.unwrap();
+    bench.delete_snapshot("s").await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

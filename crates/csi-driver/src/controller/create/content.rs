@@ -91,7 +91,9 @@ async fn size_of_now(host: &Host, claim: &PersistentVolumeClaim) -> Result<Optio
         }
     };
     let grown = claimed.filter(|claimed| expand::is_grown(claim, *claimed));
-    size.or(grown).map(Some).ok_or_else(|| {
+    // of one that failed nobody says more, and its source is not to wait for it for ever
+    let failed = capacity.filter(|_| expand::has_failed(claim));
+    size.or(grown).or(failed).map(Some).ok_or_else(|| {
         Refusal::aborted(format!(
             "{} is growing, and is copied when it has grown: call again",
             host.claim_name(claim.name_any())

@@ -12,7 +12,7 @@ use kube::{
 use tonic::Code;
 
 use super::super::{classes, expand, needed::Needed, wait};
-use super::{claim, request::Asked};
+use super::{claim, plan, request::Asked};
 use crate::{
     host::{self, Host, LONGHORN_SYSTEM, bound_volume, kinds::longhorn},
     refusal::Refusal,
@@ -23,6 +23,30 @@ use crate::{
 pub(super) struct Failed {
     claim: PersistentVolumeClaim,
     why: String,
+}
+
+/// A claim that asks for another size than one that were made now: its source has grown since, or a growth of it was taken
+/// back, and the host, which copies between equal sizes only, fills it never. One whose size cannot be known now may be
+/// filled.
+pub(super) async fn outdated(
+    host: &Host,
+    asked: &Asked,
+    claim: &PersistentVolumeClaim,
+) -> Result<Option<Failed>, Refusal> {
+    let has_volume = claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some());
+    // of one that is not waited for, CreateVolume has told the guest
+    if has_volume || !is_waited_for(host, asked, claim).await? {
+        return Ok(None);
+    }
+    let claimed = claim::claimed(claim).unwrap_or(0);
+    let why = match plan(host, asked).await {
+        Ok(plan) if plan.claimed != claimed => {
+            format!("it asks for {claimed} bytes, and what is copied has {} by now", plan.claimed)
+        }
+        Err(refusal) if refusal.code == Code::OutOfRange => refusal.message,
+        Ok(_) | Err(_) => return Ok(None),
+    };
+    Ok(Some(Failed { claim: claim.clone(), why }))
 }
 
 /// Waits until the host has filled the volume of the claim, and grown it, or could not fill it.
@@ -40,10 +64,9 @@ pub(super) async fn finish(
     grow(host, asked, claim).await.map(|()| None)
 }
 
-/// Deletes a claim that could not be filled, so that the next call makes it anew: Longhorn lets no machine use it, and the
-/// guest has no PersistentVolume of it before our answer. The code is final, for nothing is left behind.
+/// Deletes a claim that could not be filled, so that the next call makes it anew: no machine can use it, and the guest has no PersistentVolume of it before our answer. The code is final, for nothing is left behind.
 pub(super) async fn undo(host: &Host, needed: &Needed, name: &HostName, copy: &Failed) -> Refusal {
-    let failed = format!("Longhorn could not copy into {}: {}", host.claim_name(name), copy.why);
+    let failed = format!("the host could not copy into {}: {}", host.claim_name(name), copy.why);
     match delete(host, needed, name, &copy.claim).await {
         Ok(()) => Refusal::precondition(format!("{failed}: it was deleted, and the next call makes it anew")),
         Err(refusal) => Refusal::unavailable(format!("{failed}; it stays there: {}", refusal.message)),
@@ -95,11 +118,7 @@ async fn bound(
     if bound_volume(&claim).is_some() {
         return Ok(Some(claim));
     }
-    let class = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
-    let class = classes::of(host, class).await?;
-    // a class that we may not read may wait, but not where the volume has to grow
-    let is_to_grow = claim::claimed(&claim) != Some(wanted(asked, &claim));
-    if class.map_or(!is_to_grow, |class| classes::waits_for_consumer(&class)) {
+    if !is_waited_for(host, asked, &claim).await? {
         return Ok(None);
     }
     let what = format!("{} is not filled", host.claim_name(&asked.name));
@@ -110,6 +129,15 @@ async fn bound(
         Some(claim) if claim.metadata.deletion_timestamp.is_none() => Ok(Some(claim)),
         _ => Err(Refusal::aborted(format!("{} was deleted: call again", host.claim_name(&asked.name)))),
     }
+}
+
+/// Whether CreateVolume answers when the claim is bound, and no earlier.
+async fn is_waited_for(host: &Host, asked: &Asked, claim: &PersistentVolumeClaim) -> Result<bool, Refusal> {
+    let class = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
+    let class = classes::of(host, class).await?;
+    // a class that we may not read may wait, but not where the volume has to grow
+    let is_to_grow = claim::claimed(claim) != Some(wanted(asked, claim));
+    Ok(class.map_or(is_to_grow, |class| !classes::waits_for_consumer(&class)))
 }
 
 /// Waits until the copy has ended, and returns why it failed. Longhorn copies after it has told Kubernetes of the volume.

@@ -65,7 +65,10 @@ pub(super) async fn made(
     let what = format!("{object} is not complete");
     let is_done =
         |backup: &VolumeRemoteBackup| backup.status.success || backup.metadata.deletion_timestamp.is_some();
-    match wait::within(wait::SNAPSHOT_WAITS_FOR, api.clone(), name, &what, is_done).await {
+    // an upload takes hours, and the host tells how far it is by nothing that ends the wait
+    let status = |backup: &VolumeRemoteBackup| format!("{:?}", backup.status);
+    let limit = wait::SNAPSHOT_WAITS_FOR;
+    match wait::while_it_changes(limit, api.clone(), name, &what, status, is_done).await {
         Ok(Some(backup)) => matches(asked, &backup),
         Ok(None) => Err(Refusal::aborted(format!("{object} was deleted: call again"))),
         Err(refusal) => Err(match api.get_opt(name).await {

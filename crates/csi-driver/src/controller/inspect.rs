@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimCondition};
+use k8s_openapi::{
+    api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimCondition},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use kube::ResourceExt;
 
 use super::{create, expand, page::page, published::Machines};
@@ -20,7 +23,7 @@ use crate::{
     volume::{
         access::{self, AccessError, Reach},
         name::HostName,
-        record,
+        record::{self, SnapshotRecord},
     },
 };
 
@@ -47,18 +50,26 @@ pub(super) async fn existing(host: &Host, name: &HostName) -> Result<PersistentV
 }
 
 /// The claim that a snapshot or a backup is of, where it is there still. What is of a volume belongs to whom the volume
-/// belongs to; where that is gone nothing says it.
+/// belongs to; where that is gone, to whom it belonged when the snapshot was taken, as far as that was written down.
 ///
 /// # Errors
 /// PERMISSION_DENIED for a volume of another cluster.
 pub(super) async fn source(
     host: &Host,
+    snapshot: &ObjectMeta,
     handle: Option<&str>,
 ) -> Result<Option<PersistentVolumeClaim>, Refusal> {
-    let Some(name) = handle.and_then(HostName::from_handle) else { return Ok(None) };
-    let claim = create::read(host, &name).await?;
-    if let Some(claim) = &claim {
-        host.check_owner(claim).await?;
+    let claim = match handle.and_then(HostName::from_handle) {
+        Some(name) => create::read(host, &name).await?,
+        None => None,
+    };
+    match (&claim, SnapshotRecord::of(snapshot).and_then(|record| record.cluster)) {
+        (Some(claim), _) => host.check_owner(claim).await?,
+        (None, Some(cluster)) => {
+            let name = snapshot.name.as_deref().unwrap_or_default();
+            host.check_owner_of_snapshot(name, &cluster).await?;
+        }
+        (None, None) => {}
     }
     Ok(claim)
 }

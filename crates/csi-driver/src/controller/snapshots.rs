@@ -8,7 +8,9 @@ mod local;
 
 use std::collections::HashMap;
 
+use harvester_api::labels::GUEST_CLUSTER;
 use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis::meta::v1::Time};
+use kube::ResourceExt as _;
 use prost_types::Timestamp;
 
 use super::{expand, inspect, needed::Needed, page::page};
@@ -62,6 +64,7 @@ impl Asked {
             reach: record::reach_of(claim).unwrap_or(Reach::Disk),
             class: claim.spec.as_ref().and_then(|spec| spec.storage_class_name.clone()),
             volume_mode: if record::is_block(claim) { "Block" } else { "Filesystem" }.to_owned(),
+            cluster: claim.labels().get(GUEST_CLUSTER).cloned(),
         }
     }
 }

@@ -13,6 +13,7 @@ use std::{
 
 use harvester_api::{
     VirtualMachine,
+    annotations::CSI_SNAPSHOT,
     labels::{self, GUEST_CLUSTER},
 };
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -67,20 +68,7 @@ impl Host {
     /// PERMISSION_DENIED for the claim of another cluster.
     pub(crate) async fn check_owner(&self, claim: &PersistentVolumeClaim) -> Result<(), Refusal> {
         let of = claim.labels().get(GUEST_CLUSTER).map_or("", String::as_str);
-        let is_named = !of.is_empty() && labels::is_value(of);
-        if !is_named || self.known().serves(of) {
-            return Ok(());
-        }
-        let Some(machine) = self.own_machine() else { return Ok(()) };
-        let ours = self.cluster(&machine).await?;
-        let Some(ours) = ours.filter(|ours| ours != of) else {
-            self.known().serve(of);
-            return Ok(());
-        };
-        if !self.has_machines(of).await? {
-            self.known().serve(of);
-            return Ok(());
-        }
+        let Some(ours) = self.ours_if_other(of).await? else { return Ok(()) };
         let name = self.claim_name(claim.name_any());
         Err(Refusal::new(
             Code::PermissionDenied,
@@ -89,6 +77,37 @@ impl Host {
                  PersistentVolume there retain it, or remove label {GUEST_CLUSTER} from the claim"
             ),
         ))
+    }
+
+    /// For a snapshot or a backup whose volume is gone: `of` is the cluster that the volume was of.
+    ///
+    /// # Errors
+    /// PERMISSION_DENIED for that of another cluster.
+    pub(crate) async fn check_owner_of_snapshot(&self, name: &str, of: &str) -> Result<(), Refusal> {
+        let Some(ours) = self.ours_if_other(of).await? else { return Ok(()) };
+        let namespace = self.namespace();
+        Err(Refusal::new(
+            Code::PermissionDenied,
+            format!(
+                "snapshot {namespace}/{name} on the host was taken of a volume of guest cluster {of}, and this one is \
+                 {ours}: to give it away, remove cluster from its annotation {CSI_SNAPSHOT}"
+            ),
+        ))
+    }
+
+    /// The name of our cluster, where `of` is another one that has machines here.
+    async fn ours_if_other(&self, of: &str) -> Result<Option<String>, Refusal> {
+        let is_named = !of.is_empty() && labels::is_value(of);
+        if !is_named || self.known().serves(of) {
+            return Ok(None);
+        }
+        let Some(machine) = self.own_machine() else { return Ok(None) };
+        let ours = self.cluster(&machine).await?.filter(|ours| ours != of);
+        if ours.is_none() || !self.has_machines(of).await? {
+            self.known().serve(of);
+            return Ok(None);
+        }
+        Ok(ours)
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {

@@ -48,6 +48,9 @@ pub struct SnapshotRecord {
     pub class: Option<String>,
     /// `Block` or `Filesystem`.
     pub volume_mode: String,
+    /// The guest cluster by the volume's label: whose the snapshot is when the volume is gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<String>,
 }
 
 impl SnapshotRecord {

@@ -92,6 +92,36 @@ async fn a_snapshot_of_another_clusters_volume_is_neither_deleted_nor_restored()
     bench.delete_snapshot("backup:shop/b").await.unwrap();
 }
 
+// backups are made for the day when the volume is gone
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_of_another_clusters_volume_stays_that_clusters_when_the_volume_is_gone() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    let label = json!({"metadata": {"labels": {LABEL: "blue"}}});
+    bench.patch("v1", "PersistentVolumeClaim", "source", label).await;
+    bench.taken("s", "source", None).await.unwrap();
+    bench.taken("b", "source", Some("backup")).await.unwrap();
+    let status = json!({"status": {"readyToUse": true, "restoreSize": "1Gi"}});
+    bench.patch(SNAPSHOT, "VolumeSnapshot", "s", status).await;
+    bench.claims().delete("source", &kube::api::DeleteParams::default()).await.unwrap();
+    let bench = bench.moved_into_machine("red-1");
+    machine(&bench, "red-1", "red").await;
+    machine(&bench, "blue-1", "blue").await;
+    let refusals = [
+        bench.create_volume(from_snapshot(volume(UID, GIB), "s")).await.unwrap_err(),
+        bench.delete_snapshot("s").await.unwrap_err(),
+        bench.delete_snapshot("backup:shop/b").await.unwrap_err(),
+    ];
+    for refusal in refusals {
+        assert_eq!(refusal.code(), Code::PermissionDenied, "{refusal}");
+        assert!(refusal.message().contains("taken of a volume of guest cluster blue"), "{refusal}");
+    }
+    let machines = bench.api("kubevirt.io/v1", "VirtualMachine", NAMESPACE);
+    machines.delete("blue-1", &kube::api::DeleteParams::default()).await.unwrap();
+    bench.delete_snapshot("s").await.unwrap();
+    bench.delete_snapshot("backup:shop/b").await.unwrap();
+}
+
 /// A volume with this annotation of ours, which is in no machine any more.
 async fn left_behind(operation: &str) -> Bench {
     let bench = Bench::in_machine("red-1").await;

@@ -34,7 +34,7 @@ pub(super) async fn snapshot(host: &Host, name: &HostName) -> Result<Content, Re
         }
     };
     let source = snapshot.spec.source.persistent_volume_claim_name.as_deref();
-    let source = inspect::source(host, source).await?;
+    let source = inspect::source(host, &snapshot.metadata, source).await?;
     let class = classes::of(host, content.class.as_deref()).await?;
     let content = with(content, class.as_ref());
     // Longhorn copies a snapshot that is inside its volume into one of the size that this volume has now, which may have

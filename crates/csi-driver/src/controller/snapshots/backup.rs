@@ -121,7 +121,7 @@ pub(super) async fn delete(host: &Host, namespace: &str, name: &str) -> Result<(
             object()
         )));
     }
-    inspect::source(host, Some(&backup.spec.source)).await?;
+    inspect::source(host, &backup.metadata, Some(&backup.spec.source)).await?;
     match host.backups_of(namespace).delete(name, &host::of_uid(backup.metadata.uid.as_deref())).await {
         Ok(_) => Ok(()),
         Err(error) if host::is_not_found(&error) => Ok(()),

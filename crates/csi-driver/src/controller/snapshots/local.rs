@@ -131,7 +131,8 @@ pub(super) async fn delete(host: &Host, needed: &Needed, name: &HostName) -> Res
             host.name_of("VolumeSnapshot", name)
         )));
     }
-    inspect::source(host, snapshot.spec.source.persistent_volume_claim_name.as_deref()).await?;
+    let source = snapshot.spec.source.persistent_volume_claim_name.as_deref();
+    inspect::source(host, &snapshot.metadata, source).await?;
     needed.snapshot(host, name).await?;
     match host.snapshots().delete(name.as_str(), &host::of_uid(snapshot.metadata.uid.as_deref())).await {
         Ok(_) => Ok(()),

@@ -351,6 +351,19 @@ on_a_machine!(a_busy_mount_is_named_and_stays, EXT4, async |machine| {
     machine.unpublish("pvc-1", "pod-1").await.unwrap();
 });
 
+on_a_machine!(a_busy_staging_path_is_named_and_stays, EXT4, async |machine| {
+    let _disk = machine.disk("pvc-1", 64 * MIB);
+    machine.stage("pvc-1", &files("ext4", Mode::SingleNodeWriter)).await.unwrap();
+    let staging = machine.staging("pvc-1");
+    let file = fs::File::create(staging.join("file")).unwrap();
+    let refusal = machine.unstage("pvc-1").await.unwrap_err();
+    assert_eq!(refusal.code(), Code::FailedPrecondition);
+    assert!(refusal.message().contains(staging.to_str().unwrap()), "{refusal}");
+    assert_eq!(machine.layers(&staging), 1);
+    drop(file);
+    machine.unstage("pvc-1").await.unwrap();
+});
+
 on_a_machine!(a_link_at_a_target_is_not_followed, EXT4, async |machine| {
     let _disk = machine.disk("pvc-1", 64 * MIB);
     let used = files("ext4", Mode::SingleNodeWriter);

@@ -270,6 +270,24 @@ mod tests {
         assert!(!path.exists());
     }
 
+    /// A raw volume is published at a file, and files at a folder.
+    #[rstest]
+    #[case(Kind::Folder, Kind::File, "is a folder, and the volume needs a file")]
+    #[case(Kind::File, Kind::Folder, "is a file, and the volume needs a folder")]
+    fn what_lies_at_a_target_in_the_other_form_is_told_and_stays(
+        #[case] kind: Kind,
+        #[case] wanted: Kind,
+        #[case] says: &str,
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place { path: folder.path().join("a"), kind: Kind::Absent };
+        make(&place, kind).unwrap();
+        let refusal = make(&Place { kind, ..place.clone() }, wanted).unwrap_err();
+        assert_eq!(refusal.code, Code::FailedPrecondition);
+        assert!(refusal.message.contains(says), "{}", refusal.message);
+        assert_eq!(super::kind(&place.path).unwrap(), kind);
+    }
+
     #[test]
     fn what_has_content_is_not_removed() {
         let folder = tempfile::tempdir().unwrap();

@@ -37,9 +37,11 @@ pub fn roles(rights: Rights, side: Side, guest: &GuestCluster) -> Vec<Value> {
     roles.retain(|role| role.pointer(APPLIES_TO).and_then(Value::as_str) == Some(side.name()));
     for role in &mut roles {
         let name = role["metadata"]["name"].as_str().unwrap_or_default();
-        let Some(program) = name.strip_suffix(EXAMPLE) else { continue };
-        let (account, namespace) = (format!("{program}-{}", guest.name), guest.vm_namespace.as_str());
-        role["metadata"]["name"] = account.as_str().into();
+        let Some(binding) = name.strip_suffix(EXAMPLE) else { continue };
+        let (binding, namespace) = (format!("{binding}-{}", guest.name), guest.vm_namespace.as_str());
+        role["metadata"]["name"] = binding.into();
+        let account = role["subjects"][0]["name"].as_str().unwrap_or_default();
+        let account = format!("{}-{}", account.trim_end_matches(EXAMPLE), guest.name);
         if role["kind"] == "RoleBinding" {
             role["metadata"]["namespace"] = namespace.into();
         }
@@ -233,7 +235,7 @@ mod tests {
         }
     }
 
-    /// The role is part of Harvester: we may not ask for more, and it does not become less by our chart.
+    /// The roles are part of Harvester: ours stand beside them.
     #[test]
     fn what_a_guests_credentials_may_do_is_harvesters_and_the_same_in_both_sets() {
         for name in ["harvesterhci.io:cloudprovider", "harvesterhci.io:csi-driver", "harvester-authenticated"]

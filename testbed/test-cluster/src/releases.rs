@@ -5,6 +5,8 @@ use serde_json::{Value, json};
 
 /// The role that grew: of CSI drivers, in the whole cluster.
 const CSI_DRIVER: &str = "harvesterhci.io:csi-driver";
+/// Ours, which stand for it and are cut alike: on an older Harvester its administrator would leave out the same.
+const OURS: [&str; 2] = ["harvester-csi-driver-machines", "harvester-csi-driver-shared"];
 
 /// Since which 1.x the roles for a guest's credentials grant a resource; `names` are the rule's `resourceNames`. `None`
 /// for a role that all releases have as it is, and for a resource that no release had.
@@ -25,15 +27,24 @@ pub fn since(role: &str, group: &str, resource: &str, names: &[&str]) -> Option<
     }
 }
 
-/// Leaves in the role of CSI drivers what Harvester 1.`minor` grants; any other role stays as it is.
+fn grew(role: &Value) -> bool {
+    let name = role["metadata"]["name"].as_str().unwrap_or_default();
+    role["kind"] == "ClusterRole" && (name == CSI_DRIVER || OURS.contains(&name))
+}
+
+/// Leaves in the roles of CSI drivers what Harvester 1.`minor` grants; any other role stays as it is.
 pub fn cut(role: &mut Value, minor: u32) {
-    let Some(rules) = role["rules"].as_array().filter(|_| role["metadata"]["name"] == CSI_DRIVER) else {
+    let Some(rules) = role["rules"].as_array().filter(|_| grew(role)) else {
         return;
     };
     let granted = rules.iter().flat_map(pieces).filter(|piece| {
         let text = |field: &str| piece[field][0].as_str().unwrap_or_default();
         let names: Vec<_> = piece["resourceNames"].as_array().into_iter().flatten().collect();
         let names: Vec<_> = names.iter().filter_map(|name| name.as_str()).collect();
+        // to read machines is granted by the role for the namespace, since ever
+        if text("resources") == "virtualmachines" && !piece["verbs"].to_string().contains("patch") {
+            return true;
+        }
         since(CSI_DRIVER, text("apiGroups"), text("resources"), &names).is_none_or(|since| minor >= since)
     });
     role["rules"] = granted.collect();
@@ -106,10 +117,22 @@ mod tests {
     }
 
     #[test]
+    fn our_roles_are_cut_as_harvesters_is() {
+        let mut roles = roles(Rights::Ours, Side::Harvester, &GuestCluster::default());
+        roles.retain(|role| OURS.contains(&role["metadata"]["name"].as_str().unwrap()));
+        roles.iter_mut().for_each(|role| cut(role, 3));
+        let rules: Vec<_> = roles.iter().flat_map(|role| role["rules"].as_array().unwrap()).collect();
+        let granted = |resource: &str| rules.iter().filter(|rule| rule["resources"][0] == resource).count();
+        let resources =
+            ["persistentvolumeclaims", "virtualmachines", "storageclasses", "volumesnapshots", "volumes"];
+        assert_eq!(resources.map(granted), [1, 1, 1, 0, 0]);
+    }
+
+    #[test]
     fn roles_of_other_programs_stay_as_they_are() {
         for side in [Side::Guest, Side::Harvester] {
             let others = roles(Rights::Ours, side, &GuestCluster::default());
-            for role in others.into_iter().filter(|role| role["metadata"]["name"] != CSI_DRIVER) {
+            for role in others.into_iter().filter(|role| !grew(role)) {
                 let mut after = role.clone();
                 cut(&mut after, 3);
                 assert_eq!(after, role);

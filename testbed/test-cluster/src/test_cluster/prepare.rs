@@ -116,6 +116,7 @@ fn telling(side: Side, rights: Rights) -> Vec<Question> {
             ),
             (User::CsiDriver, "create", ("", "persistentvolumeclaims", VMS), true),
             (User::CsiDriver, "patch", ("kubevirt.io", "virtualmachines", VMS), true),
+            (User::CsiDriver, "patch", ("kubevirt.io", "virtualmachines", "default"), existing),
         ],
     }
 }

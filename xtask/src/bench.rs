@@ -59,6 +59,8 @@ enum Only {
     Ccm,
     /// Those of health checks: ten thousand backends.
     Probes,
+    /// Those of load balancers on Harvester: one that waits, one for VMs, ten thousand of them.
+    Balancers,
     /// Those of the dashboard.
     Dashboard,
     /// Those of the CSI driver: attachments, nodes, inconsistent states, csi-sanity.
@@ -71,6 +73,7 @@ impl Only {
             Self::Creation => "creation",
             Self::Ccm => "ccm",
             Self::Probes => "probes",
+            Self::Balancers => "balancers",
             Self::Dashboard => "dashboard",
             Self::Storage => "storage",
         }

@@ -3,6 +3,7 @@
 //! memory.
 
 mod audit;
+mod balancers;
 mod ccm;
 mod cpu;
 mod dashboard;
@@ -51,6 +52,10 @@ pub(crate) async fn figures(
         Some(Only::Creation) => creation(environment, output).await,
         Some(Only::Ccm) => cloud_controller_manager(environment, output).await,
         Some(Only::Probes) => health_checks(environment, output).await,
+        Some(Only::Balancers) => {
+            environment.end_webhook().await?;
+            balancers::all(environment, &Told(output)).await
+        }
         Some(Only::Dashboard) => {
             environment.end_webhook().await?;
             dashboard::all(environment, |name, value| output.note(&format!("figure {name} {value:.4}"))).await
@@ -157,6 +162,7 @@ async fn all(environment: &mut Environment, output: &Output) -> Result<()> {
     );
     drop(service_batch);
     ccm::all(environment, say).await.context("measure the cloud controller manager")?;
+    balancers::all(environment, &Told(output)).await.context("measure load balancers")?;
     probes::all(environment, say).await.context("measure health checks")
 }
 

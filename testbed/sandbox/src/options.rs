@@ -76,6 +76,8 @@ pub(crate) enum Only {
     Ccm,
     /// Those of health checks: ten thousand backends.
     Probes,
+    /// Those of load balancers on Harvester: one that waits, one for VMs, ten thousand of them.
+    Balancers,
     /// Those of the dashboard.
     Dashboard,
     /// Those of the CSI driver, which are measured so alone.

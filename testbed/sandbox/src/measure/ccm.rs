@@ -9,10 +9,12 @@ mod starts;
 mod wire;
 
 use anyhow::{Context, Result};
+use harvester_api::VirtualMachine;
+use kube::{Api, api::ListParams};
 
 use super::audit::Tally;
 use super::{IDLE, QUIET, ServiceBatch};
-use crate::{commands::CLOUD_CONTROLLER_MANAGER as NAME, environment::Environment};
+use crate::{commands::CLOUD_CONTROLLER_MANAGER as NAME, environment::Environment, manifests::plain};
 
 /// How the flags begin that a sandbox sets to be quick after a kill.
 const LEASE_TIMES: &str = "--leader-elect-";
@@ -38,4 +40,12 @@ pub(super) async fn all(environment: &mut Environment, say: impl Fn(&str, f64)) 
 /// Waits until nobody asks for anything.
 async fn settled(environment: &Environment) -> Result<()> {
     Tally::new(environment.audit_files()).quiet(QUIET).await.map(drop)
+}
+
+/// Posts VMs of other guest clusters and of none, with their instances, until there are so many VMs.
+pub(super) async fn vms_until(environment: &Environment, count: usize) -> Result<()> {
+    let vms = Api::<VirtualMachine>::all(environment.harvester.clone());
+    let there = vms.list_metadata(&ListParams::default()).await.map_err(plain)?.items.len();
+    let machines: Vec<_> = (there..count).map(fleet::Machine::foreign).collect();
+    fleet::post(&environment.harvester, &machines).await
 }

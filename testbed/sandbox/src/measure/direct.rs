@@ -49,8 +49,13 @@ impl Drop for Direct {
 impl Direct {
     /// `name`: another one each time, because a namespace takes a while to go.
     pub(super) async fn prepare(harvester: Client, name: &'static str) -> Result<Self> {
+        Self::with_range(harvester, name, json!({"subnet": "10.200.0.0/16"})).await
+    }
+
+    /// [`Direct::prepare`] with this range in the pool.
+    pub(super) async fn with_range(harvester: Client, name: &'static str, range: Value) -> Result<Self> {
         create::<Namespace>(&Api::all(harvester.clone()), json!({"metadata": {"name": name}})).await?;
-        let pool = json!({"metadata": {"name": name}, "spec": {"ranges": [{"subnet": "10.200.0.0/16"}],
+        let pool = json!({"metadata": {"name": name}, "spec": {"ranges": [range],
             "selector": {"scope": [{"namespace": name, "project": "*", "guestCluster": "*"}]}}});
         create::<IPPool>(&Api::all(harvester.clone()), pool).await?;
         let tasks = TaskGroup::new();
@@ -78,9 +83,15 @@ impl Direct {
 
     /// Posts `count` objects, and answers how long it took from the first post until all have an address.
     pub(super) async fn create(&mut self, stem: &str, count: usize) -> Result<Duration> {
+        let (before, begun) = (self.addressed(), Instant::now());
+        self.post(stem, count).await?;
+        self.until(|this| this.addressed() == before + count, "have an address").await?;
+        Ok(begun.elapsed())
+    }
+
+    /// Posts `count` objects.
+    pub(super) async fn post(&self, stem: &str, count: usize) -> Result<()> {
         let api = Api::<LoadBalancer>::namespaced(self.harvester.clone(), self.name);
-        let before = self.addressed();
-        let begun = Instant::now();
         stream::iter(0..count)
             .map(|index| {
                 let (api, name) = (api.clone(), format!("{stem}-{index}"));
@@ -89,10 +100,32 @@ impl Direct {
                 async move { create(&api, object).await }
             })
             .buffer_unordered(CONNECTIONS)
-            .try_collect::<()>()
-            .await?;
-        self.until(|this| this.addressed() == before + count, "have an address").await?;
+            .try_collect()
+            .await
+    }
+
+    /// Deletes the object that is the `index`th of those with an address, and answers how long it took from then until
+    /// another one has its address.
+    pub(super) async fn hand_on(&mut self, index: usize) -> Result<Duration> {
+        let api = Api::<LoadBalancer>::namespaced(self.harvester.clone(), self.name);
+        let before = self.names();
+        let name = before.get(index % before.len().max(1)).context("no object has an address")?;
+        let begun = Instant::now();
+        api.delete(name, &DeleteParams::default()).await.map_err(plain)?;
+        let moved = |this: &Self| {
+            let now = this.names();
+            now.len() == before.len() && !now.contains(name)
+        };
+        self.until(moved, "have the address of the one that was deleted").await?;
         Ok(begun.elapsed())
+    }
+
+    /// The objects that have an address.
+    fn names(&self) -> Vec<String> {
+        let mut names: Vec<_> =
+            self.addressed.lock().expect("no panic while noting").iter().cloned().collect();
+        names.sort_unstable();
+        names
     }
 
     /// Takes everything away again.

@@ -19,6 +19,7 @@ const HELD: usize = 60_000;
 /// Decisions that are timed together.
 const DECISIONS: u32 = 2_000;
 /// Objects that wait for the few addresses of a pool, and how often one of those goes to the next.
+const HELD_AT_FIRST: usize = 14;
 const WAITING: usize = 150;
 const HANDED_ON: usize = 100;
 
@@ -53,10 +54,9 @@ fn decision() -> Result<f64> {
 
 /// Milliseconds from the request that deletes an object until one of those that wait has its address.
 async fn waiter(environment: &Environment) -> Result<f64> {
-    let few = json!({"subnet": "10.199.0.0/28"});
+    let few = json!({"subnet": "10.199.0.0/24", "rangeStart": "10.199.0.10", "rangeEnd": "10.199.0.23"});
     let mut direct = Direct::with_range(environment.harvester.clone(), "bench-waiter", few).await?;
-    // the pool has 14 addresses
-    direct.create("holds", 14).await?;
+    direct.create("holds", HELD_AT_FIRST).await?;
     direct.post("waits", WAITING).await?;
     settled(environment).await?;
     let mut times = Vec::new();

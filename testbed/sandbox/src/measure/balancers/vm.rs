@@ -90,7 +90,8 @@ async fn post(harvester: &Client, name: &str, port: u16, check: Option<Value>) -
         ensure!(begun.elapsed() < PATIENCE, "load balancer {name} has no Service");
         tokio::time::sleep(GLANCE).await;
     }
-    let address = balancers.get(name).await.map_err(plain)?.status.and_then(|status| status.allocated_address);
+    let address =
+        balancers.get(name).await.map_err(plain)?.status.and_then(|status| status.allocated_address);
     let address = address.context("a load balancer with a Service has an address")?.ip;
     let shown = json!({"status": {"loadBalancer": {"ingress": [{"ip": address}]}}});
     services.patch_status(name, &PatchParams::default(), &Patch::Merge(shown)).await.map_err(plain)?;

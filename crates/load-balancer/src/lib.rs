@@ -36,6 +36,7 @@ mod refusal;
 mod reuse;
 mod run;
 mod status_reverted;
+mod steps;
 mod vms;
 mod wiring;
 

@@ -1,8 +1,7 @@
 //! What the load balancer tells Prometheus. Each metric has a row in docs/load-balancing.md.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    net::IpAddr,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, atomic::AtomicI64},
 };
 
@@ -22,6 +21,11 @@ use prometheus_client::{
     registry::Registry,
 };
 use tokio::time::Instant;
+
+use crate::{
+    pool::{RecordChange, record_change},
+    steps::step,
+};
 
 /// Reasons that are counted by their names, at most: more than there are in this program. A reason that somebody else wrote
 /// into a condition makes no series without end.
@@ -167,7 +171,8 @@ impl Metrics {
     }
 
     /// A pool came, changed or went. Allocations and releases are counted by whoever made them.
-    pub(crate) fn pool_changed(&self, change: &Change<RawObject<IPPool>>) {
+    /// `records` are those of the change: a pool may have ten thousand others.
+    pub(crate) fn pool_changed(&self, change: &Change<RawObject<IPPool>>, records: &RecordChange<'_>) {
         let label = PoolLabel { pool: change.key.name.clone() };
         let families = ["IPv4", "IPv6"].map(|family| PoolFamilyLabel { pool: label.pool.clone(), family });
         let Some(pool) = &change.new else {
@@ -186,23 +191,17 @@ impl Metrics {
         self.available.get_or_create(&label).set(numbers.1);
         let resting = i64::try_from(ip_pools::written_rests(pool).len()).unwrap_or(i64::MAX);
         self.resting.get_or_create(&label).set(resting);
-        let empty = BTreeMap::new();
-        let held = pool.status.as_ref().map_or(&empty, |status| &status.allocated);
-        // a colon tells the families apart; a mapped address is one of IPv4, and rare enough to be read
-        let is_ipv6 =
-            |key: &str| key.contains(':') && key.parse().is_ok_and(|ip: IpAddr| ip.to_canonical().is_ipv6());
-        let of_ipv6 = held.keys().filter(|key| is_ipv6(key)).count();
-        for (family, count) in families.iter().zip([held.len() - of_ipv6, of_ipv6]) {
-            self.held.get_or_create(family).set(i64::try_from(count).unwrap_or(i64::MAX));
+        // counted up and down: two changes may be told in the wrong order
+        for (entries, sign) in [(&records.come, 1), (&records.gone, -1)] {
+            for (family, count) in families.iter().zip(by_family(entries)) {
+                self.held.get_or_create(family).inc_by(sign * count);
+            }
         }
-        let Some(old) = &change.old else { return };
-        let before = old.status.as_ref().map_or(&empty, |status| &status.allocated);
-        let differing = |one: &BTreeMap<String, String>, other: &BTreeMap<String, String>| {
-            let count = one.iter().filter(|(address, holder)| other.get(*address) != Some(*holder)).count();
-            u64::try_from(count).unwrap_or(u64::MAX)
-        };
-        self.allocations.get_or_create(&label).inc_by(differing(held, before));
-        self.releases.get_or_create(&label).inc_by(differing(before, held));
+        if change.old.is_some() {
+            let count = |entries: &[_]| u64::try_from(entries.len()).unwrap_or(u64::MAX);
+            self.allocations.get_or_create(&label).inc_by(count(&records.come));
+            self.releases.get_or_create(&label).inc_by(count(&records.gone));
+        }
     }
 
     pub(crate) fn repaired(&self, repair: Repair) {
@@ -256,6 +255,16 @@ impl Metrics {
     }
 }
 
+/// How many of the records are of IPv4, or can be read as no address, and how many of IPv6.
+fn by_family(records: &[(&str, &str)]) -> [i64; 2] {
+    let is_ipv6 = |(key, _): &&(&str, &str)| {
+        step();
+        record_change::address(key).is_some_and(|ip| ip.is_ipv6())
+    };
+    let of_ipv6 = records.iter().filter(is_ipv6).count();
+    [records.len() - of_ipv6, of_ipv6].map(|count| i64::try_from(count).unwrap_or(i64::MAX))
+}
+
 fn has_address(lb: &LoadBalancer) -> bool {
     let given = lb.status.as_ref().and_then(|status| status.allocated_address.as_ref());
     given.is_some_and(|given| !given.ip.is_empty())
@@ -273,6 +282,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::steps::steps_of;
 
     fn lb(status: &Value) -> LoadBalancer {
         serde_json::from_value(json!({"metadata": {"name": "web"}, "spec": {}, "status": status})).unwrap()
@@ -357,14 +367,15 @@ mod tests {
         };
         let change = |old, new| Change { key: ObjectKey::new("", "edge"), old, new };
         let metrics = Metrics::default();
+        let tell = |change: &_| metrics.pool_changed(change, &RecordChange::of(change));
         let before = json!({"192.0.2.1": "a/a", "192.0.2.2": "a/b"});
-        metrics.pool_changed(&change(None, pool(&before)));
+        tell(&change(None, pool(&before)));
         assert!(
             !lines(&metrics).iter().any(|line| line.starts_with("pool_allocations")),
             "no news at a start"
         );
         let after = json!({"192.0.2.2": "a/c", "fd00::1": "a/d", "::ffff:192.0.2.3": "a/e"});
-        metrics.pool_changed(&change(pool(&before), pool(&after)));
+        tell(&change(pool(&before), pool(&after)));
         for line in [
             r#"pool_allocations_total{pool="edge"} 3"#,
             r#"pool_releases_total{pool="edge"} 2"#,
@@ -373,7 +384,22 @@ mod tests {
         ] {
             assert!(has(&metrics, line), "{line}: {:#?}", lines(&metrics));
         }
-        metrics.pool_changed(&change(pool(&after), None));
+        tell(&change(pool(&after), None));
         assert!(!lines(&metrics).iter().any(|line| line.contains(r#"pool="edge""#)));
+    }
+
+    #[test]
+    fn a_change_of_one_record_counts_no_other() {
+        let pool = |records: usize| {
+            let allocated: std::collections::BTreeMap<_, _> =
+                (0..records).map(|n| (format!("fd00::{n}"), format!("shop/web-{n}"))).collect();
+            let pool = json!({"metadata": {"name": "edge"}, "spec": {"ranges": []},
+                "status": {"total": 9, "available": 7, "lastAllocated": "", "allocated": allocated}});
+            Some(Arc::new(serde_json::from_value(pool).unwrap()))
+        };
+        let change = Change { key: ObjectKey::new("", "edge"), old: pool(500), new: pool(501) };
+        let (metrics, records) = (Metrics::default(), RecordChange::of(&change));
+        assert_eq!(steps_of(|| metrics.pool_changed(&change, &records)), 1);
+        assert!(has(&metrics, r#"pool_allocations_total{pool="edge"} 1"#));
     }
 }

@@ -16,7 +16,6 @@
 
 use std::{
     collections::BTreeSet,
-    net::IpAddr,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -33,7 +32,7 @@ use crate::{
     controller,
     host_datapath::HostDatapath,
     metrics::Metrics,
-    pool::{Orders, Orphans, PoolIndex, PoolWaiters, Waker, Writers},
+    pool::{Orders, Orphans, PoolIndex, PoolWaiters, RecordChange, Waker, Writers},
     vms,
 };
 
@@ -144,16 +143,16 @@ impl Wiring<'_> {
         let (records, metrics) = (queues.records.clone(), queues.metrics.clone());
         let (waker, index, all) = (waker.clone(), (*index).clone(), caches.pools.clone());
         caches.pools.on_change(move |change| {
-            metrics.pool_changed(change);
+            let changed = RecordChange::of(change);
+            metrics.pool_changed(change, &changed);
             records.add_after(change.key.clone(), RECORDS_JOINED);
-            let lost = lost_holders(change);
+            let lost: BTreeSet<_> = changed.lost_holders().collect();
             if needs_refresh(change) || !lost.is_empty() {
                 pools.add(change.key.clone());
             }
             lost.into_iter().for_each(|key| load_balancers.add(key));
             // of two pools that record one address only one is right
-            let given = newly_recorded(change);
-            let holders = given.flat_map(|address| index.rivals_for(address));
+            let holders = changed.newly_recorded().flat_map(|address| index.rivals_for(address));
             holders.for_each(|key| load_balancers.add(key));
             if concerns_others(change) {
                 all.list().iter().for_each(|other| pools.add(ObjectKey::of(&**other)));
@@ -230,30 +229,6 @@ fn concerns_others(change: &Change<RawObject<IPPool>>) -> bool {
     }
 }
 
-/// Load balancers that the pool recorded before the change and does not record now.
-fn lost_holders(change: &Change<RawObject<IPPool>>) -> BTreeSet<ObjectKey> {
-    let Some(before) = change.old.as_ref().and_then(|old| old.status.as_ref()) else {
-        return BTreeSet::new();
-    };
-    let after = change.new.as_ref().and_then(|new| new.status.as_ref());
-    let lost = before
-        .allocated
-        .iter()
-        .filter(|(address, holder)| after.and_then(|after| after.allocated.get(*address)) != Some(*holder));
-    lost.filter_map(|(_, holder)| ObjectKey::parse(holder)).filter(|key| !key.namespace.is_empty()).collect()
-}
-
-/// Addresses that the pool records now and did not record for the same holder before.
-fn newly_recorded(change: &Change<RawObject<IPPool>>) -> impl Iterator<Item = IpAddr> {
-    let old = change.old.as_ref().and_then(|old| old.status.as_ref());
-    let new = change.new.as_ref().and_then(|new| new.status.as_ref());
-    let is_new = move |(address, holder): &(&String, &String)| {
-        old.and_then(|old| old.allocated.get(*address)) != Some(*holder)
-    };
-    let entries = new.into_iter().flat_map(|new| &new.allocated).filter(is_new);
-    entries.filter_map(|(key, _)| key.parse::<IpAddr>().ok().map(|address| address.to_canonical()))
-}
-
 /// The pools with addresses that an object's status named before and does not name now.
 fn left_pools(change: &Change<RawObject<LoadBalancer>>) -> BTreeSet<String> {
     let of = |lb: &Option<Arc<RawObject<LoadBalancer>>>| -> BTreeSet<_> {
@@ -266,7 +241,7 @@ fn left_pools(change: &Change<RawObject<LoadBalancer>>) -> BTreeSet<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::{IpAddr, Ipv4Addr};
 
     use program::{Clock, TaskGroup};
     use prometheus_client::encoding::text::encode;
@@ -287,13 +262,6 @@ mod tests {
         new: Option<Arc<RawObject<IPPool>>>,
     ) -> Change<RawObject<IPPool>> {
         Change { key: ObjectKey::new("", "edge"), old, new }
-    }
-
-    #[test]
-    fn a_record_under_a_mapped_key_is_one_of_its_ipv4_address() {
-        let recorded = change(None, Some(pool(&json!({"::ffff:10.0.0.7": "capi/m-1"}), 8)));
-        let expected = IpAddr::from(Ipv4Addr::new(10, 0, 0, 7));
-        assert_eq!(newly_recorded(&recorded).collect::<Vec<_>>(), [expected]);
     }
 
     /// The metrics in the table of this program in docs/load-balancing.md.
@@ -322,10 +290,8 @@ mod tests {
     async fn every_metric_is_documented_and_every_documented_metric_is_there() {
         let (queues, mut registry) = (Queues::default(), Registry::with_prefix("harvester_load_balancer"));
         queues.register(&mut registry);
-        queues.metrics.pool_changed(&change(
-            Some(pool(&json!({}), 9)),
-            Some(pool(&json!({"10.0.0.1": "shop/web"}), 8)),
-        ));
+        let recorded = change(Some(pool(&json!({}), 9)), Some(pool(&json!({"10.0.0.1": "shop/web"}), 8)));
+        queues.metrics.pool_changed(&recorded, &RecordChange::of(&recorded));
         queues.metrics.repaired(Repair::LostAddress);
         let waits = json!({"metadata": {"name": "web"}, "spec": {},
             "status": {"conditions": [{"type": "Ready", "status": "False", "reason": "PoolExhausted"}]}});
@@ -337,10 +303,10 @@ mod tests {
     fn a_load_balancer_hears_when_its_record_goes_or_changes_hands() {
         let old = pool(&json!({"10.0.0.1": "shop/web", "10.0.0.2": "shop/api", "10.0.0.3": "nameless"}), 6);
         let new = pool(&json!({"10.0.0.1": "shop/web", "10.0.0.2": "shop/db"}), 7);
-        let lost: Vec<_> = lost_holders(&change(Some(old.clone()), Some(new))).into_iter().collect();
-        assert_eq!(lost, [ObjectKey::new("shop", "api")]);
-        assert_eq!(lost_holders(&change(Some(old.clone()), None)).len(), 2);
-        assert!(lost_holders(&change(None, Some(old))).is_empty());
+        let lost = |old, new| RecordChange::of(&change(old, new)).lost_holders().collect::<Vec<_>>();
+        assert_eq!(lost(Some(old.clone()), Some(new)), [ObjectKey::new("shop", "api")]);
+        assert_eq!(lost(Some(old.clone()), None).len(), 2);
+        assert!(lost(None, Some(old)).is_empty());
     }
 
     #[test]

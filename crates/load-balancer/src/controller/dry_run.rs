@@ -22,7 +22,6 @@ use crate::{
     pool::{
         Order, PoolIndex, RECORD_LIMIT, Refused,
         batch::{self, Answer, Others},
-        status_addresses,
     },
 };
 
@@ -220,7 +219,7 @@ impl Trial<'_> {
         let seen = batch::Seen {
             pool: &pool,
             checked: checked.ok_or_else(no_such_pool)?,
-            status_addresses: &status_addresses(&self.lists.load_balancers, name),
+            status_addresses: &self.index.status_addresses(name),
             orphans: &[],
             others: &Beside { index: self.index, pool: name },
             turns: ipam::Turns::default(),

@@ -7,7 +7,7 @@
 //! another's VMs out of service.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard},
 };
@@ -17,7 +17,12 @@ use harvester_api::{IPPool, LoadBalancer};
 use k8s_openapi::api::core::v1::Service;
 
 use super::{changes::BackendChanges, host_addresses::HostAddresses, plausible::Implausible};
-use crate::{address_index::AddressIndex, caches::Caches, pool::PoolIndex, reuse};
+use crate::{
+    address_index::AddressIndex,
+    caches::Caches,
+    pool::{PoolIndex, RecordChange},
+    reuse,
+};
 
 /// The addresses of one Service that count. kube-vip shows one of each family; a tenant could write tens of thousands.
 const SHOWN: usize = 16;
@@ -119,28 +124,13 @@ impl Vips {
     }
 
     fn on_records(&self, change: &Change<RawObject<IPPool>>) {
-        let changed: Vec<_> = changed_records(change).collect();
+        let changed: Vec<_> = RecordChange::of(change).addresses().collect();
         self.0.backends.wake(&changed, None);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().expect("no panic while the addresses are locked")
     }
-}
-
-/// The addresses that the pool records for another holder than before.
-fn changed_records(change: &Change<RawObject<IPPool>>) -> impl Iterator<Item = IpAddr> {
-    let [old, new] = [&change.old, &change.new].map(|pool| {
-        let status = pool.as_ref().and_then(|pool| pool.status.as_ref());
-        status.map(|status| &status.allocated)
-    });
-    let differs = |(address, holder): &(&String, &String), other: Option<&BTreeMap<String, String>>| {
-        other.and_then(|other| other.get(*address)) != Some(*holder)
-    };
-    let gone = old.into_iter().flatten().filter(move |record| differs(record, new));
-    let come = new.into_iter().flatten().filter(move |record| differs(record, old));
-    let keys = gone.chain(come).map(|(key, _)| key);
-    keys.filter_map(|key| key.parse::<IpAddr>().ok().map(|address| address.to_canonical()))
 }
 
 #[cfg(test)]
@@ -353,23 +343,5 @@ mod tests {
         }
         caches.services.wrote(service("172.17.0.1"));
         assert_eq!(woken(&queue).await, expected);
-    }
-
-    #[test]
-    fn only_records_that_change_hands_are_looked_at() {
-        let pool = |records| Some(Arc::new(pool(&records)));
-        let changed = |old, new| -> Vec<String> {
-            let change = Change { key: ObjectKey::new("", "edge"), old, new };
-            changed_records(&change).map(|address| address.to_string()).collect()
-        };
-        let before = json!({"10.0.0.7": "shop/web", "10.0.0.8": "shop/api", "10.0.0.9": "shop/db"});
-        let after = json!({"10.0.0.7": "shop/web", "10.0.0.8": "shop/new", "10.0.0.10": "shop/db"});
-        assert_eq!(
-            changed(pool(before.clone()), pool(after)),
-            ["10.0.0.8", "10.0.0.9", "10.0.0.10", "10.0.0.8"]
-        );
-        assert_eq!(changed(None, pool(before)).len(), 3);
-        // another program wrote the key so; backends report the address by its own family
-        assert_eq!(changed(None, pool(json!({"::ffff:10.0.0.7": "capi/m-1"}))), ["10.0.0.7"]);
     }
 }

@@ -6,7 +6,10 @@
 mod refused;
 mod rests;
 
-use std::{collections::HashMap, net::IpAddr};
+use std::{
+    collections::{HashMap, HashSet},
+    net::IpAddr,
+};
 
 use controller_kit::{ObjectKey, RawObject};
 use harvester_api::{IPPool, annotations, finalizers};
@@ -14,7 +17,10 @@ use ipam::{Claim, Family, Pool, Quotas, Record, Refusal, Request, Resting, Tenan
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::condition::{self, Ready};
+use crate::{
+    condition::{self, Ready},
+    steps::step,
+};
 use ip_pools::CheckedPool;
 pub(crate) use refused::Refused;
 
@@ -125,6 +131,7 @@ pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
         checked,
         record,
         status_addresses,
+        shown: None,
         others,
         recorded: Vec::new(),
         exhausted: Vec::new(),
@@ -177,6 +184,8 @@ struct Draft<'a> {
     checked: &'a CheckedPool,
     record: Record,
     status_addresses: &'a [(IpAddr, String)],
+    /// The same, once somebody looks one of them up: a batch may have thousands of releases.
+    shown: Option<HashSet<(IpAddr, &'a str)>>,
     others: &'a dyn Others,
     recorded: Vec<IpAddr>,
     /// A walk over the ranges of the family found no address since the last release: the text of the ranges. Everybody who waits for a
@@ -200,7 +209,18 @@ struct Used {
     resting: u64,
 }
 
-impl Draft<'_> {
+impl<'a> Draft<'a> {
+    fn shown(&mut self) -> &HashSet<(IpAddr, &'a str)> {
+        let all = self.status_addresses.iter();
+        self.shown.get_or_insert_with(|| {
+            let entry = |(address, holder): &'a (IpAddr, String)| {
+                step();
+                (*address, holder.as_str())
+            };
+            all.map(entry).collect()
+        })
+    }
+
     fn measure(&mut self, pool: &RawObject<IPPool>) {
         let status = pool.status.as_ref();
         let maps = |of: fn(&harvester_api::IPPoolStatus) -> &std::collections::BTreeMap<String, String>| {
@@ -230,8 +250,7 @@ impl Draft<'_> {
                 return self.claim(Request { exactly: Some(*address), ..Request::of(holder) });
             }
             Order::Release { holder, address } | Order::Manual { release: Ok((address, holder)), .. } => {
-                let has = |(other, by): &(IpAddr, String)| other == address && by == holder;
-                if self.status_addresses.iter().any(has) {
+                if self.shown().contains(&(*address, holder.as_str())) {
                     return Ok(Answer::Kept);
                 }
                 // what rests counts for who released it, where there is a quota

@@ -2,20 +2,20 @@
 //! decision about one load balancer must not read every record of every pool.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard},
 };
 
 use controller_kit::{Cache, Change, ObjectKey, RawObject};
-use harvester_api::{IPPool, LoadBalancer, WorkloadType, finalizers};
+use harvester_api::{IPPool, IPPoolSpec, LoadBalancer, WorkloadType, finalizers};
 use ip_pools::CheckedPool;
 use ipam::Record;
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::{api::core::v1::Service, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{Resource as _, ResourceExt as _};
 
 use super::clusters::{self, Clusters};
-use crate::{address_index::AddressIndex, caches::Caches, reuse};
+use crate::{address_index::AddressIndex, caches::Caches, reuse, steps::step};
 
 /// The index. Clones share it.
 #[derive(Clone)]
@@ -32,9 +32,11 @@ struct Shared {
 struct State {
     records: BTreeMap<String, Recorded>,
     /// Computed when somebody asks for it after a pool came, went or got another spec.
-    checked: Option<Arc<Vec<CheckedPool>>>,
+    checked: Option<Checked>,
     /// The objects that name an address in `status.allocatedAddress`, by address.
     allocated: AddressIndex,
+    /// Those of them that are not being deleted, by the pool that they name.
+    alive: HashMap<String, BTreeSet<ObjectKey>>,
     /// Records that went without a release (somebody removed or emptied the pool), by the holder whose Service names
     /// the address still.
     ///
@@ -47,12 +49,64 @@ struct State {
 }
 
 impl State {
-    fn forget_clusters(&mut self) {
+    /// `lb`: as the cache has it now. Two changes may be told in the wrong order.
+    fn note_alive(&mut self, change: &Change<RawObject<LoadBalancer>>, lb: Option<&RawObject<LoadBalancer>>) {
+        let now = pools_of(lb);
+        for pool in pools_of(change.old.as_deref()).union(&pools_of(change.new.as_deref())) {
+            let of_pool = self.alive.entry((*pool).to_owned()).or_default();
+            if now.contains(pool) {
+                of_pool.insert(change.key.clone());
+            } else {
+                of_pool.remove(&change.key);
+            }
+            if of_pool.is_empty() {
+                self.alive.remove(*pool);
+            }
+        }
+    }
+
+    fn forget_cluster(&mut self, key: &ObjectKey) {
         let Self { clusters, records, .. } = self;
-        clusters.forget(|key| {
+        clusters.forget(key, || {
+            step();
             let holder = key.to_string();
             records.values().any(|recorded| recorded.record.of(&holder).next().is_some())
         });
+    }
+}
+
+/// The pools that a load balancer names, unless it is being deleted.
+fn pools_of(lb: Option<&RawObject<LoadBalancer>>) -> BTreeSet<&str> {
+    let alive = lb.filter(|lb| lb.meta().deletion_timestamp.is_none());
+    alive.into_iter().flat_map(|lb| lb.pool_addresses()).map(|(pool, _)| pool).collect()
+}
+
+/// Every pool with its faults, and the rules by which it was checked, both in the order of the names.
+#[derive(Clone)]
+struct Checked {
+    pools: Arc<Vec<CheckedPool>>,
+    rules: Arc<[Rules]>,
+}
+
+/// What a pool says of who gets what of it, and of the rest of what is released.
+#[derive(Debug, PartialEq)]
+struct Rules {
+    name: String,
+    created: Option<Time>,
+    spec: IPPoolSpec,
+    by_name_only: bool,
+    is_leaving: bool,
+}
+
+impl Rules {
+    fn of(pool: &IPPool) -> Self {
+        Self {
+            name: pool.name_any(),
+            created: pool.creation_timestamp(),
+            spec: pool.spec.clone(),
+            by_name_only: ip_pools::is_by_name_only(pool),
+            is_leaving: pool.meta().deletion_timestamp.is_some(),
+        }
     }
 }
 
@@ -93,11 +147,12 @@ impl PoolIndex {
             let lb = follower.0.load_balancers.get(&change.key);
             let addresses = lb.iter().flat_map(|lb| lb.pool_addresses()).map(|(_, address)| address);
             state.allocated.set(&change.key, addresses.collect());
+            state.note_alive(change, lb.as_deref());
             match &lb {
                 Some(lb) => state.clusters.seen(&change.key, lb),
                 None => state.clusters.gone(&change.key),
             }
-            state.forget_clusters();
+            state.forget_cluster(&change.key);
         });
         let follower = index.clone();
         services.on_change(move |change| {
@@ -115,6 +170,20 @@ impl PoolIndex {
             recorded.record.of(&holder).map(|address| (pool.clone(), address)).collect::<Vec<_>>()
         };
         state.records.iter().flat_map(of).collect()
+    }
+
+    /// The addresses that live load balancers believe to have from this pool, each with its holder. Those that name another
+    /// pool are not looked at: there may be ten thousand, and each PUT of a pool asks.
+    pub(crate) fn status_addresses(&self, pool: &str) -> Vec<(IpAddr, String)> {
+        let state = self.state();
+        let of = |key: &ObjectKey| {
+            step();
+            let (lb, holder) = (self.0.load_balancers.get(key)?, key.to_string());
+            let alive = lb.meta().deletion_timestamp.is_none();
+            let addresses = lb.pool_addresses().filter(|(of, _)| alive && *of == pool);
+            Some(addresses.map(|(_, address)| (address, holder.clone())).collect::<Vec<_>>())
+        };
+        state.alive.get(pool).into_iter().flatten().filter_map(of).flatten().collect()
     }
 
     /// Pools that record `address`, each with the holder.
@@ -195,12 +264,33 @@ impl PoolIndex {
     /// Every pool with its faults, in the order of their names. A record that no range covers counts for none here: it
     /// hinders no claim.
     pub(crate) fn checked_pools(&self) -> Arc<Vec<CheckedPool>> {
+        self.checked().pools
+    }
+
+    fn checked(&self) -> Checked {
         let mut state = self.state();
         let checked = state.checked.get_or_insert_with(|| {
             let pools = self.0.pools.list();
-            Arc::new(ip_pools::check_specs(pools.iter().map(|pool| &***pool)))
+            Checked {
+                pools: Arc::new(ip_pools::check_specs(pools.iter().map(|pool| &***pool))),
+                rules: pools.iter().map(|pool| Rules::of(pool)).collect(),
+            }
         });
         checked.clone()
+    }
+
+    /// The pool `read` with its faults, those of its records too. The others are not looked at again while its spec is the one
+    /// that was checked beside them.
+    pub(crate) fn check(&self, read: &RawObject<IPPool>) -> CheckedPool {
+        let (Checked { pools, rules }, now) = (self.checked(), Rules::of(read));
+        let place = rules.binary_search_by(|checked| checked.name.cmp(&now.name)).ok();
+        match place.filter(|place| rules[*place] == now) {
+            Some(place) => ip_pools::with_records(pools[place].clone(), read),
+            None => {
+                let others = self.0.pools.list();
+                ip_pools::check(read, others.iter().inspect(|_| step()).map(|pool| &***pool))
+            }
+        }
     }
 
     /// Whether an address is in use, or about to be, although the record of `pool` does not say so
@@ -295,29 +385,28 @@ impl PoolIndex {
         if let Some(before) = before {
             self.remember_unreleased(&mut state, &key.name, &before.record);
         }
-        state.forget_clusters();
         if !same_spec {
             state.checked = None;
         }
     }
 
-    /// A release leaves the holder in the pool's history; a record that went otherwise may be in use still.
+    /// A release leaves the holder in the pool's history; a record that went otherwise may be in use still. The guest cluster
+    /// of a holder that is gone itself counts no more.
     fn remember_unreleased(&self, state: &mut State, pool: &str, before: &Record) {
         let now = state.records.get(pool).map(|now| &now.record);
-        let is_kept = |address, holder: &str| {
-            now.is_some_and(|now| {
-                [now.holder(address), now.last_holder(address)]
-                    .into_iter()
-                    .flatten()
-                    .any(|other| other == holder)
-            })
-        };
-        let unreleased: Vec<_> = before
+        let of = |now: Option<&str>, holder: &str| now.is_some_and(|now| now == holder);
+        let gone = before
             .held()
-            .filter(|(address, holder)| !is_kept(*address, holder))
-            .filter_map(|(address, holder)| Some((ObjectKey::parse(holder)?, address)))
-            .collect();
-        for (holder, address) in unreleased {
+            .filter(|(address, holder)| !of(now.and_then(|now| now.holder(*address)), holder))
+            .filter_map(|(address, holder)| {
+                let was_released = of(now.and_then(|now| now.last_holder(address)), holder);
+                Some((ObjectKey::parse(holder)?, address, was_released))
+            });
+        for (holder, address, was_released) in gone.collect::<Vec<_>>() {
+            state.forget_cluster(&holder);
+            if was_released {
+                continue;
+            }
             let known = state.unreleased.addresses_of(&holder).chain([address]);
             let named = self.still_named(&holder, known);
             state.unreleased.set(&holder, named);
@@ -340,3 +429,6 @@ impl PoolIndex {
         self.0.state.lock().expect("no panic while the index is locked")
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,10 +9,10 @@ use std::{
 };
 
 use controller_kit::{Cache, ObjectKey, RawObject, replace};
-use harvester_api::{IPPool, LoadBalancer};
+use harvester_api::IPPool;
 use ip_pools::CheckedPool;
 use ipam::Turns;
-use kube::{Api, Client, Resource};
+use kube::{Api, Client};
 use program::{Clock, TaskGroup};
 use tokio::{
     sync::{mpsc, oneshot},
@@ -90,7 +90,6 @@ struct Shared {
     clock: Clock,
     tasks: TaskGroup,
     pools: Cache<RawObject<IPPool>>,
-    load_balancers: Cache<RawObject<LoadBalancer>>,
     index: PoolIndex,
     orphans: Orphans,
     reservations: Reservations,
@@ -112,7 +111,6 @@ impl Writers {
             clock,
             tasks,
             pools: caches.pools.clone(),
-            load_balancers: caches.load_balancers.clone(),
             index,
             orphans,
             reservations: Reservations::default(),
@@ -333,10 +331,9 @@ struct Look<'a> {
 
 impl<'a> Look<'a> {
     fn at(shared: &'a Shared, name: &'a str, read: &RawObject<IPPool>) -> Self {
-        let others = shared.pools.list();
         Self {
-            checked: ip_pools::check(read, others.iter().map(|pool| &***pool)),
-            status_addresses: status_addresses(&shared.load_balancers, name),
+            checked: shared.index.check(read),
+            status_addresses: shared.index.status_addresses(name),
             orphans: shared.orphans.list(),
             beside: Beside { shared, pool: name },
             now: shared.clock.now_text(),
@@ -378,21 +375,6 @@ impl Others for Beside<'_> {
     fn members_of(&self, cluster: &str) -> Vec<String> {
         self.shared.index.members_of(cluster)
     }
-}
-
-/// Addresses that live load balancers believe to have from this pool.
-pub(crate) fn status_addresses(
-    load_balancers: &Cache<RawObject<LoadBalancer>>,
-    pool: &str,
-) -> Vec<(IpAddr, String)> {
-    let all = load_balancers.list();
-    let alive = all.iter().filter(|lb| lb.meta().deletion_timestamp.is_none());
-    let of_pool = |lb: &Arc<RawObject<LoadBalancer>>| {
-        let holder = ObjectKey::of(&***lb).to_string();
-        let addresses = lb.pool_addresses().filter(|(of, _)| *of == pool);
-        addresses.map(|(_, address)| (address, holder.clone())).collect::<Vec<_>>()
-    };
-    alive.flat_map(of_pool).collect()
 }
 
 #[cfg(test)]

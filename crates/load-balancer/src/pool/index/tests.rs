@@ -1,0 +1,97 @@
+//! What a change, or a question, looks at.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::steps::steps_of;
+
+fn object<K: serde::de::DeserializeOwned>(object: Value) -> RawObject<K> {
+    RawObject::from_json(object).unwrap()
+}
+
+fn lb(name: &str, version: u64, pool: &str, ip: &str) -> RawObject<LoadBalancer> {
+    object(json!({"apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer",
+        "metadata": {"namespace": "shop", "name": name, "uid": name, "resourceVersion": version.to_string(),
+            "labels": {"cloudprovider.harvesterhci.io/cluster": "blue"}},
+        "spec": {"workloadType": "cluster"}, "status": {"allocatedAddress": {"ipPool": pool, "ip": ip}}}))
+}
+
+fn pool(version: u64, records: &Value) -> RawObject<IPPool> {
+    object(json!({"apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "IPPool",
+        "metadata": {"name": "edge", "resourceVersion": version.to_string()},
+        "spec": {"ranges": [{"subnet": "10.0.0.0/16"}]},
+        "status": {"total": 9, "available": 7, "lastAllocated": "", "allocated": records}}))
+}
+
+fn index() -> (Caches, PoolIndex) {
+    let caches = Caches::empty();
+    let index = PoolIndex::follow(&caches);
+    (caches, index)
+}
+
+#[test]
+fn a_change_looks_at_no_other_object_that_is_gone() {
+    const GONE: u64 = 500;
+    let (caches, index) = index();
+    let name = |n: u64| format!("web-{n}");
+    let entry = |n: u64| (format!("10.0.{}.{}", n / 250, n % 250 + 1), json!(format!("shop/{}", name(n))));
+    let records = |from: u64| Value::Object((from..GONE).map(entry).collect());
+    (0..GONE).for_each(|n| drop(caches.load_balancers.wrote(lb(&name(n), n + 1, "", ""))));
+    caches.pools.wrote(pool(1000, &records(0)));
+    (0..GONE).for_each(|n| caches.load_balancers.gone(&ObjectKey::new("shop", name(n)), &name(n)));
+    assert_eq!(index.members_of("blue").len() as u64, GONE, "they count while they have a record");
+    let of_another = steps_of(|| caches.load_balancers.wrote(lb("other", 2000, "", "")));
+    assert_eq!(of_another, 0);
+    // the record garbage collector releases three of them
+    let released = steps_of(|| caches.pools.wrote(pool(2001, &records(3))));
+    assert_eq!((released, index.members_of("blue").len() as u64), (3, GONE - 3 + 1));
+    caches.pools.wrote(pool(2002, &json!({})));
+    assert_eq!(index.members_of("blue"), ["shop/other"]);
+}
+
+#[test]
+fn a_write_of_a_pool_looks_at_no_load_balancer_of_another() {
+    let (caches, index) = index();
+    (0..200).for_each(|n| {
+        drop(caches.load_balancers.wrote(lb(&format!("web-{n}"), n + 1, "core", &format!("10.1.0.{n}"))));
+    });
+    caches.load_balancers.wrote(lb("api", 300, "edge", "10.0.0.7"));
+    let api = |last| (IpAddr::from([10, 0, 0, last]), "shop/api".to_owned());
+    assert_eq!(index.status_addresses("edge"), [api(7)]);
+    assert_eq!(steps_of(|| index.status_addresses("edge")), 1);
+    // it moves, and is deleted
+    caches.load_balancers.wrote(lb("api", 301, "core", "10.1.1.7"));
+    assert_eq!(steps_of(|| index.status_addresses("edge")), 0);
+    assert_eq!(index.status_addresses("core").len(), 201);
+    caches.load_balancers.gone(&ObjectKey::new("shop", "api"), "api");
+    assert_eq!(index.status_addresses("core").len(), 200);
+    let mut leaving = lb("web-0", 400, "core", "10.1.0.0").json();
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    leaving["metadata"]["finalizers"] = json!(["a/b"]);
+    caches.load_balancers.wrote(object(leaving));
+    assert_eq!(steps_of(|| index.status_addresses("core")), 199);
+}
+
+#[test]
+fn a_write_of_a_pool_judges_no_other_while_no_spec_changes() {
+    let (caches, index) = index();
+    for n in 0..100 {
+        let mut other = pool(n + 1, &json!({})).json();
+        other["metadata"]["name"] = format!("pool-{n}").into();
+        other["spec"]["ranges"] = json!([{"subnet": format!("10.1.{n}.0/24")}]);
+        caches.pools.wrote(object(other));
+    }
+    let outside = json!({"192.0.2.7": "shop/web"});
+    caches.pools.wrote(pool(200, &json!({})));
+    let read = pool(201, &outside);
+    let faults = index.check(&read).faults;
+    assert!(faults.len() == 1 && faults[0].contains("192.0.2.7 is excluded"), "{faults:?}");
+    assert_eq!(steps_of(|| index.check(&read)), 0);
+    // a version that no cache has seen, with other ranges
+    let mut fresh = pool(202, &json!({})).json();
+    fresh["spec"]["ranges"][0]["subnet"] = "10.1.0.0/16".into();
+    fresh["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
+    let fresh = object(fresh);
+    assert!(index.check(&fresh).blocked.is_some(), "it overlaps those that are older");
+    assert_eq!(steps_of(|| index.check(&fresh)), 101);
+}

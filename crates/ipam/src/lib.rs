@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod candidates;
 mod coverage;
 mod family;
 mod holdings;
@@ -16,6 +17,7 @@ mod scopes;
 mod selection;
 
 pub use admission::admits;
+pub use candidates::Candidates;
 pub use coverage::Coverage;
 pub use family::Family;
 pub use pool::{Pool, PoolFault, Scope, Selector, added};

@@ -24,6 +24,16 @@ pub struct Requirement {
     pub family: Option<Family>,
 }
 
+impl Requirement {
+    pub(crate) fn scope(&self) -> Scope {
+        Scope {
+            project: self.project.clone(),
+            namespace: self.namespace.clone(),
+            guest_cluster: self.cluster.clone(),
+        }
+    }
+}
+
 impl fmt::Display for Requirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { network, project, namespace, cluster, family } = self;
@@ -126,12 +136,17 @@ pub fn select(
 ) -> Choice {
     let rules = rules.into();
     let mut sorted = pools.to_vec();
-    sorted.sort_by_key(|pool| (Reverse(pool.selector.priority), pool.created, pool.name.clone()));
+    sorted.sort_by(|one, other| rank(one).cmp(&rank(other)));
     let strict = round(&sorted, requirement, rules, Scope::matches, &usable);
     if strict.order.is_empty() && rules.mode == Mode::StrictThenLoose {
         return round(&sorted, requirement, rules, Scope::matches_loosely, &usable);
     }
     strict
+}
+
+/// Pools come in this order.
+pub(crate) fn rank(pool: &Pool) -> impl Ord {
+    (Reverse(pool.selector.priority), pool.created, &*pool.name)
 }
 
 fn round(
@@ -141,43 +156,11 @@ fn round(
     matches: fn(&Scope, &Scope) -> bool,
     usable: &impl Fn(&Pool) -> Result<(), String>,
 ) -> Choice {
-    let wanted = Scope {
-        project: requirement.project.clone(),
-        namespace: requirement.namespace.clone(),
-        guest_cluster: requirement.cluster.clone(),
-    };
-    let check = |pool: &Pool| {
-        usable(pool).map_err(Rejection::Unusable)?;
-        // also the global pool: one that has no such address keeps nobody from the loose round
-        if requirement.family.is_some_and(|family| !pool.ranges.has_family(family)) {
-            return Err(Rejection::Family);
-        }
-        if pool.ranges.drains(requirement.family) {
-            return Err(Rejection::Draining);
-        }
-        if pool.by_name_only {
-            return Err(Rejection::ByName);
-        }
-        let is_global = pool.selector.is_global();
-        if is_global && !rules.strict_global_network {
-            return Ok(true);
-        }
-        if pool.selector.network != requirement.network {
-            return Err(Rejection::Network(pool.selector.network.clone()));
-        }
-        if is_global {
-            return Ok(true);
-        }
-        match pool.selector.scopes.as_slice() {
-            [] => Err(Rejection::NoScope),
-            scopes if scopes.iter().any(|scope| matches(scope, &wanted)) => Ok(false),
-            _ => Err(Rejection::Scope),
-        }
-    };
+    let wanted = requirement.scope();
     let mut choice = Choice::default();
     let mut global = Vec::new();
     for pool in sorted {
-        match check(pool) {
+        match check(pool, (requirement, &wanted), rules, matches, usable) {
             Ok(false) => choice.order.push(pool.name.clone()),
             Ok(true) => global.push(pool.name.clone()),
             Err(rejection) => choice.rejected.push((pool.name.clone(), rejection)),
@@ -189,6 +172,42 @@ fn round(
         choice.rejected.extend(global.into_iter().map(|name| (name, Rejection::Global)));
     }
     choice
+}
+
+/// Whether the pool may serve the requirement, whose parts are those of `wanted`; the answer is whether it is global.
+pub(crate) fn check(
+    pool: &Pool,
+    (requirement, wanted): (&Requirement, &Scope),
+    rules: Rules,
+    matches: fn(&Scope, &Scope) -> bool,
+    usable: impl FnOnce(&Pool) -> Result<(), String>,
+) -> Result<bool, Rejection> {
+    usable(pool).map_err(Rejection::Unusable)?;
+    // also the global pool: one that has no such address keeps nobody from the loose round
+    if requirement.family.is_some_and(|family| !pool.ranges.has_family(family)) {
+        return Err(Rejection::Family);
+    }
+    if pool.ranges.drains(requirement.family) {
+        return Err(Rejection::Draining);
+    }
+    if pool.by_name_only {
+        return Err(Rejection::ByName);
+    }
+    let is_global = pool.selector.is_global();
+    if is_global && !rules.strict_global_network {
+        return Ok(true);
+    }
+    if pool.selector.network != requirement.network {
+        return Err(Rejection::Network(pool.selector.network.clone()));
+    }
+    if is_global {
+        return Ok(true);
+    }
+    match pool.selector.scopes.as_slice() {
+        [] => Err(Rejection::NoScope),
+        scopes if scopes.iter().any(|scope| matches(scope, wanted)) => Ok(false),
+        _ => Err(Rejection::Scope),
+    }
 }
 
 impl Choice {

@@ -10,7 +10,7 @@ use std::{collections::HashMap, net::IpAddr};
 use controller_kit::Explanation;
 use harvester_api::{AllocatedAddress, Ipam, LoadBalancer, WorkloadType, annotations, names};
 use ip_pools::CheckedPool;
-use ipam::{Choice, Family, Mode, Rejection, Requirement, Rules, select};
+use ipam::{Candidates, Choice, Family, Mode, Rejection, Requirement, Rules, select};
 use kube::ResourceExt;
 
 use super::{
@@ -20,6 +20,7 @@ use super::{
 use crate::{
     PoolChoice,
     pool::{Refused, WaitingFor},
+    steps::step,
 };
 
 /// The holder of the address in the object's status, according to its pool.
@@ -46,6 +47,8 @@ pub(crate) struct Seen<'a> {
     pub(crate) lb: &'a LoadBalancer,
     /// Every pool, with what speaks against it.
     pub(crate) pools: &'a [CheckedPool],
+    /// Their index; without it each choice looks at all of them.
+    pub(crate) candidates: Option<&'a Candidates>,
     pub(crate) pool_choice: PoolChoice,
     pub(crate) holder: RecordedHolder,
     /// The holder of the address in the fields for a second one.
@@ -462,18 +465,30 @@ fn fresh(seen: &Seen<'_>, meanwhile: Option<AllocatedAddress>, lost: Option<Stri
     if let Some((recorded, _)) = recorded {
         return from_pools(seen, vec![recorded.clone()], None, meanwhile, lost);
     }
-    let choice = choice(seen);
-    if choice.order.is_empty() {
-        let why = choice.explain(&requirement(lb)) + &stays(&meanwhile);
+    let order = order(seen);
+    if order.is_empty() {
+        let why = choice(seen).explain(&requirement(lb)) + &stays(&meanwhile);
         let waiting = Explanation::new("NoMatchingPool", why);
         return Decision::Wait { waiting, meanwhile, lost, asked: Vec::new(), until_free: None };
     }
-    from_pools(seen, choice.order, None, meanwhile, lost)
+    from_pools(seen, order, None, meanwhile, lost)
 }
 
-/// The pools that may serve the object.
+/// The pools that may serve the object, best first.
+fn order(seen: &Seen<'_>) -> Vec<String> {
+    let Some(candidates) = seen.candidates else { return choice(seen).order };
+    let usable = |place: usize| {
+        step();
+        let CheckedPool { pool, blocked, .. } = &seen.pools[place];
+        blocked.clone().map_or(Ok(pool), Err)
+    };
+    let order = candidates.order(usable, &requirement(seen.lb), rules(seen));
+    order.into_iter().map(|place| seen.pools[place].pool.name.clone()).collect()
+}
+
+/// The pools that may serve the object, and why each of the others does not.
 pub(crate) fn choice(seen: &Seen<'_>) -> Choice {
-    let (requirement, mode) = (requirement(seen.lb), mode(seen.lb));
+    let requirement = requirement(seen.lb);
     let pools: Vec<_> = seen.pools.iter().map(|checked| &checked.pool).collect();
     let blocked: HashMap<_, _> = seen
         .pools
@@ -484,8 +499,11 @@ pub(crate) fn choice(seen: &Seen<'_>) -> Choice {
         Some(why) => Err((*why).clone()),
         None => Ok(()),
     };
-    let rules = Rules { mode, strict_global_network: seen.pool_choice.strict_global_network };
-    select(&pools, &requirement, rules, usable)
+    select(&pools, &requirement, rules(seen), usable)
+}
+
+fn rules(seen: &Seen<'_>) -> Rules {
+    Rules { mode: mode(seen.lb), strict_global_network: seen.pool_choice.strict_global_network }
 }
 
 /// The rounds of a selection.

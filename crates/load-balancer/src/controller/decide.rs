@@ -17,6 +17,7 @@ use controller_kit::{Explanation, ObjectKey, PendingEvent, RawObject};
 use harvester_api::{AllocatedAddress, LoadBalancer, WorkloadType, annotations, finalizers};
 use health_check::Target;
 use ip_pools::CheckedPool;
+use ipam::Candidates;
 use ipam::Family;
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::{Resource as _, ResourceExt as _};
@@ -86,6 +87,7 @@ pub(crate) struct Seen {
 #[derive(Clone, Default)]
 pub(crate) struct SeenAddress {
     pub(crate) pools: Arc<Vec<CheckedPool>>,
+    pub(crate) candidates: Option<Arc<Candidates>>,
     pub(crate) pool_choice: PoolChoice,
     pub(crate) holder: RecordedHolder,
     /// The holder of the address in the fields for a second one.
@@ -309,6 +311,7 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
     let address::Decided { decision, mut note, dual } = address::decide(&address::Seen {
         lb,
         pools: &seen.address.pools,
+        candidates: seen.address.candidates.as_deref(),
         pool_choice: seen.address.pool_choice,
         holder: seen.address.holder,
         second_holder: seen.address.second_holder,

@@ -103,6 +103,7 @@ pub fn dry_run(lists: &Lists, key: &ObjectKey, now: i64) -> Option<DryRun> {
     let seen = address::Seen {
         lb: &lb,
         pools: trial.checked,
+        candidates: None,
         // the flags of the controller are not known here
         pool_choice: PoolChoice { enforce_named_pool_scope: is_told_of_scope(&lb), ..PoolChoice::default() },
         holder: recorded_holder(&index, &lists.pools, key, lb.pool_address().as_ref()),

@@ -58,11 +58,13 @@ impl Controller {
         );
         let Allowed { may_delete_services, has_backends_field, has_second_address_field } =
             Allowed::of(&self.capabilities);
+        let (pools, candidates) = self.index.checked_candidates();
         let of_others = self.lost_addresses(key, object.as_deref(), service.as_deref());
         Ok(Seen {
             key: key.clone(),
             address: SeenAddress {
-                pools: self.index.checked_pools(),
+                pools,
+                candidates: Some(candidates),
                 pool_choice: self.pool_choice,
                 holder: recorded_holder(&self.index, &caches.pools, key, has.as_ref()),
                 second_holder: second_holder(&self.index, &caches.pools, key, object.as_deref()),

@@ -10,7 +10,7 @@ use std::{
 use controller_kit::{Cache, Change, ObjectKey, RawObject};
 use harvester_api::{IPPool, IPPoolSpec, LoadBalancer, WorkloadType, finalizers};
 use ip_pools::CheckedPool;
-use ipam::Record;
+use ipam::{Candidates, Record};
 use k8s_openapi::{api::core::v1::Service, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{Resource as _, ResourceExt as _};
 
@@ -85,6 +85,7 @@ fn pools_of(lb: Option<&RawObject<LoadBalancer>>) -> BTreeSet<&str> {
 #[derive(Clone)]
 struct Checked {
     pools: Arc<Vec<CheckedPool>>,
+    candidates: Arc<Candidates>,
     rules: Arc<[Rules]>,
 }
 
@@ -267,12 +268,21 @@ impl PoolIndex {
         self.checked().pools
     }
 
+    /// The same, with the index by which one of them is chosen.
+    pub(crate) fn checked_candidates(&self) -> (Arc<Vec<CheckedPool>>, Arc<Candidates>) {
+        let Checked { pools, candidates, .. } = self.checked();
+        (pools, candidates)
+    }
+
     fn checked(&self) -> Checked {
         let mut state = self.state();
         let checked = state.checked.get_or_insert_with(|| {
             let pools = self.0.pools.list();
+            let checked = ip_pools::check_specs(pools.iter().map(|pool| &***pool));
+            let specs: Vec<_> = checked.iter().map(|checked| &checked.pool).collect();
             Checked {
-                pools: Arc::new(ip_pools::check_specs(pools.iter().map(|pool| &***pool))),
+                candidates: Arc::new(Candidates::of(&specs)),
+                pools: Arc::new(checked),
                 rules: pools.iter().map(|pool| Rules::of(pool)).collect(),
             }
         });
@@ -282,7 +292,7 @@ impl PoolIndex {
     /// The pool `read` with its faults, those of its records too. The others are not looked at again while its spec is the one
     /// that was checked beside them.
     pub(crate) fn check(&self, read: &RawObject<IPPool>) -> CheckedPool {
-        let (Checked { pools, rules }, now) = (self.checked(), Rules::of(read));
+        let (Checked { pools, rules, .. }, now) = (self.checked(), Rules::of(read));
         let place = rules.binary_search_by(|checked| checked.name.cmp(&now.name)).ok();
         match place.filter(|place| rules[*place] == now) {
             Some(place) => ip_pools::with_records(pools[place].clone(), read),

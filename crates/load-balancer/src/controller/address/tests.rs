@@ -73,6 +73,7 @@ fn decided(lb: &LoadBalancer, holder: RecordedHolder, recorded: &[(&str, &str)])
     let seen = Seen {
         lb,
         pools: &pools,
+        candidates: None,
         pool_choice: PoolChoice::default(),
         holder,
         recorded: &recorded,
@@ -172,6 +173,7 @@ fn after(refused: &[(String, Refused)], pool_choice: PoolChoice, expected: Resul
     let seen = Seen {
         lb: &lb,
         pools: &pools,
+        candidates: None,
         pool_choice,
         holder: RecordedHolder::Nobody,
         recorded: &[],
@@ -200,6 +202,7 @@ fn an_object_that_is_told_to_move_keeps_its_address_while_the_other_pool_has_non
     let seen = Seen {
         lb: &lb,
         pools: &pools,
+        candidates: None,
         pool_choice: PoolChoice::default(),
         holder: RecordedHolder::Us,
         recorded: &recorded,
@@ -246,6 +249,7 @@ fn a_vm_object_cannot_bring_its_own_address_by_naming_a_pool_that_is_not_there()
     let seen = Seen {
         lb: &lb,
         pools: &pools,
+        candidates: None,
         pool_choice: PoolChoice::default(),
         holder: RecordedHolder::NoSuchPool,
         recorded: &[],
@@ -268,6 +272,7 @@ fn a_single_address_has_no_gateway() {
     let seen = Seen {
         lb: &lb,
         pools: &pools,
+        candidates: None,
         pool_choice: PoolChoice::default(),
         holder: RecordedHolder::Nobody,
         recorded: &recorded,

@@ -33,6 +33,7 @@ fn decided_with_fields(lb: &LoadBalancer, rest: Rest<'_>, has_second_address_fie
     decide(&Seen {
         lb,
         pools,
+        candidates: None,
         pool_choice: PoolChoice::default(),
         holder,
         second_holder,

@@ -31,6 +31,7 @@ fn decided(lb: &LoadBalancer, recorded: &[(&str, &str)]) -> Decided {
     decide(&Seen {
         lb,
         pools: &pools(),
+        candidates: None,
         pool_choice: PoolChoice::default(),
         holder: if lb.status.is_some() { RecordedHolder::Us } else { RecordedHolder::Nobody },
         recorded: &records(recorded),

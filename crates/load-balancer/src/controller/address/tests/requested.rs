@@ -38,6 +38,7 @@ fn decided(lb: &LoadBalancer, holder: RecordedHolder, given: Given<'_>) -> Decid
     decide(&Seen {
         lb,
         pools: &pools(),
+        candidates: None,
         pool_choice: PoolChoice::default(),
         holder,
         recorded: &records(recorded),
@@ -337,6 +338,7 @@ fn a_demand_for_an_address_of_a_range_that_drains_is_refused_with_that_reason(#[
     let seen = Seen {
         lb: &lb,
         pools: &pools,
+        candidates: None,
         pool_choice: PoolChoice::default(),
         holder: RecordedHolder::Nobody,
         recorded: &[],

@@ -13,6 +13,7 @@ fn decided(
     let seen = Seen {
         lb,
         pools: &pools(),
+        candidates: None,
         pool_choice: PoolChoice { enforce_named_pool_scope, ..PoolChoice::default() },
         holder,
         recorded: &records(recorded),

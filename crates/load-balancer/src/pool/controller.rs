@@ -16,6 +16,10 @@ use crate::{
     status_reverted,
 };
 
+/// A rest ends by the wall clock, and the wait for it goes by another one, which stands while the host sleeps. Claims see by
+/// the wall clock at once that a rest is over; who waits hears of it no later than that.
+const CLOCK_PERIOD: Duration = Duration::from_secs(600);
+
 /// The controller of IPPool objects.
 pub(crate) struct PoolController {
     pub(crate) client: Client,
@@ -77,12 +81,12 @@ impl PoolController {
         Ok(self.rested_in(&key).map_or(Action::AwaitChange, Action::RequeueAfter))
     }
 
-    /// When the first address of the pool has rested. That is the only look that a pool needs without a change.
+    /// When to look whether the first address of the pool has rested. That is the only look that a pool needs without a
+    /// change.
     fn rested_in(&self, key: &ObjectKey) -> Option<Duration> {
         let (pool, now) = (self.pools.get(key)?, self.clock.now());
         let first = ip_pools::resting(&pool, now.as_second()).iter().map(|(_, end)| end).min()?;
-        let left = first.saturating_mul(1000).saturating_sub(now.as_millisecond());
-        Some(Duration::from_millis(u64::try_from(left).unwrap_or(0)))
+        Some(look_in(first, now.as_millisecond()))
     }
 
     // docs/contract/load-balancer.md#IP-13: the Go program looked for the holder in a cache
@@ -106,6 +110,12 @@ impl PoolController {
     fn warn(&self, pool: &IPPool, reason: &'static str, message: &str) {
         self.recorder.publish(&pool.object_ref(&()), &PendingEvent::warning(reason, message));
     }
+}
+
+/// The time until the look at a rest that ends at `end`, in seconds since 1970; `now` in milliseconds.
+fn look_in(end: i64, now: i64) -> Duration {
+    let left = end.saturating_mul(1000).saturating_sub(now);
+    Duration::from_millis(u64::try_from(left).unwrap_or(0)).min(CLOCK_PERIOD)
 }
 
 /// The annotation goes in any case; the record only if its holder is really gone, and nothing may announce its address.
@@ -183,6 +193,20 @@ mod tests {
             }
             (other, _) => panic!("{other:?}"),
         }
+    }
+
+    // the clock may be set, and a host may sleep for a day
+    #[rstest]
+    #[case::soon(1_000, 999_500, 500)]
+    #[case::tomorrow(86_400, 0, 600_000)]
+    #[case::over(1_000, 1_000_001, 0)]
+    #[case::forged(i64::MAX, 0, 600_000)]
+    fn a_wait_for_the_end_of_a_rest_looks_at_the_wall_clock_every_ten_minutes(
+        #[case] end: i64,
+        #[case] now: i64,
+        #[case] milliseconds: u64,
+    ) {
+        assert_eq!(look_in(end, now), Duration::from_millis(milliseconds));
     }
 
     #[test]

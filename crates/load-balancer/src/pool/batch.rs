@@ -141,6 +141,7 @@ pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
         size: 0,
         rest: 0,
         limit,
+        forgets: 16,
     };
     for (address, holder) in status_addresses {
         if checked.pool.ranges.offers(*address)
@@ -201,6 +202,9 @@ struct Draft<'a> {
     /// How many of them are not the record.
     rest: usize,
     limit: usize,
+    /// So many entries of the history are forgotten at once, and twice as many the next time: each time walks the whole
+    /// record, and a batch may have a thousand claims.
+    forgets: usize,
 }
 
 #[derive(Clone, Copy)]
@@ -405,11 +409,12 @@ impl<'a> Draft<'a> {
 
     /// Whether so many bytes more fit; forgets history until they do.
     fn make_room(&mut self, needed: usize) -> bool {
-        const AT_ONCE: usize = 16;
         while self.size + needed > self.limit {
-            if self.record.trim_history(&self.checked.pool.ranges, AT_ONCE) == 0 {
+            if self.record.trim_history(&self.checked.pool.ranges, self.forgets) == 0 {
                 return false;
             }
+            self.forgets *= 2;
+            step();
             self.size = self.rest + self.size_of_record();
         }
         true

@@ -458,3 +458,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_thousand_claims_of_a_full_record_walk_it_a_few_times() {
+    let history: BTreeMap<_, _> =
+        (0..1500).map(|n| (format!("10.0.{}.{}", n / 250, n % 250 + 1), format!("shop/old-{n}"))).collect();
+    let object = json!({"apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "IPPool",
+        "metadata": {"name": "edge", "finalizers": [finalizers::IP_POOL], "resourceVersion": "7"},
+        "spec": {"ranges": [{"subnet": "10.0.0.0/16"}]},
+        "status": {"total": 65_534, "available": 65_534, "lastAllocated": "", "allocatedHistory": history}});
+    let pool: RawObject<IPPool> = serde_json::from_value(object).unwrap();
+    let limit = pool.size() + 45 * 1500;
+    let orders: Vec<_> = (0..1000).map(|n| claim(&format!("shop/web-{n}"))).collect();
+    let mut decision = None;
+    let steps = crate::steps::steps_of(|| decision = Some(batch(&pool, &[], limit, &orders)));
+    let decision = decision.unwrap();
+    assert!(decision.answers.iter().all(Result::is_ok), "{:?}", decision.answers);
+    let left = decision.put.unwrap()["status"]["allocatedHistory"].as_object().unwrap().len();
+    assert!(left < 1400, "the record was full: {left} are remembered");
+    assert!((1..=10).contains(&steps), "{steps}");
+}

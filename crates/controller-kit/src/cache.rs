@@ -187,6 +187,11 @@ impl<K: Watched> Cache<K> {
         self.known().list()
     }
 
+    /// Those of one namespace. Those of others cost nothing.
+    pub fn list_in(&self, namespace: &str) -> Vec<Arc<K>> {
+        self.known().list_in(namespace)
+    }
+
     /// Objects that are there but cannot be read as `K`, with the reason. Absence from [`Cache::get`] proves
     /// nothing for these.
     pub fn malformed(&self) -> Vec<(ObjectKey, String)> {

@@ -1,6 +1,8 @@
 //! Watch caches of everything that the controllers read, all namespaces. Without managedFields: where those matter, the
 //! object is read afresh.
 
+use std::collections::BTreeMap;
+
 use controller_kit::{Cache, RawObject};
 use harvester_api::{
     IPPool, LoadBalancer, VirtualMachine, VirtualMachineInstance, annotations, kubevirt::VmInterface, labels,
@@ -21,6 +23,9 @@ const LISTS: [Right; 4] = [
     Right::new("list", "discovery.k8s.io", "endpointslices"),
 ];
 
+/// VMs in one page of a list. One has some ten thousand bytes.
+const VMS_AT_ONCE: u32 = 100;
+
 /// The caches. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Caches {
@@ -32,7 +37,7 @@ pub(crate) struct Caches {
     pub(crate) slices: Cache<RawObject<EndpointSlice>>,
     /// Pruned to labels, deletion, finalizers, networks and interfaces.
     pub(crate) vmis: Cache<VirtualMachineInstance>,
-    /// Pruned to metadata.
+    /// Pruned to what says that it is going, and which guest cluster goes with it.
     pub(crate) vms: Cache<VirtualMachine>,
 }
 
@@ -41,14 +46,16 @@ impl Caches {
     pub(crate) fn watch(tasks: &TaskGroup, client: &Client) -> Self {
         let any = watcher::Config::default;
         let ours = || any().labels(&format!("{}=true", labels::SERVICE_LB));
+        // VMs are large, and little of them is kept: what a page takes while it is read stays with the process
+        let in_small_pages = || any().page_size(VMS_AT_ONCE);
         let all = || client.clone();
         Self {
             load_balancers: Cache::start(tasks, Api::all(all()), any()),
             pools: Cache::start(tasks, Api::all(all()), any()),
             services: Cache::start(tasks, Api::all(all()), ours()),
             slices: Cache::start(tasks, Api::all(all()), ours()),
-            vmis: Cache::start_trimmed(tasks, Api::all(all()), any(), trim_vmi),
-            vms: Cache::start_trimmed(tasks, Api::all(all()), any(), trim_vm),
+            vmis: Cache::start_trimmed(tasks, Api::all(all()), in_small_pages(), trim_vmi),
+            vms: Cache::start_trimmed(tasks, Api::all(all()), in_small_pages(), trim_vm),
         }
     }
 
@@ -141,9 +148,16 @@ fn trim_vm(vm: &mut VirtualMachine) {
     vm.spec.rest = Map::new();
     vm.status = None;
     vm.metadata.owner_references = None;
-    if let Some(all) = &mut vm.metadata.annotations {
-        all.retain(|key, _| key == annotations::REMOVE_ALL_PVCS);
+    keep_only(&mut vm.metadata.annotations, &[annotations::REMOVE_ALL_PVCS]);
+    keep_only(&mut vm.metadata.labels, &[labels::CREATOR, labels::GUEST_CLUSTER]);
+}
+
+/// A map without entries takes no memory, where it is none.
+fn keep_only(map: &mut Option<BTreeMap<String, String>>, keys: &[&str]) {
+    if let Some(all) = map {
+        all.retain(|key, _| keys.contains(&key.as_str()));
     }
+    map.take_if(|map| map.is_empty());
 }
 
 /// A client whose every request fails; for tests of what reads caches.
@@ -173,6 +187,20 @@ mod tests {
         let interfaces = vmi.status.unwrap().interfaces;
         assert_eq!(interfaces.len(), INTERFACES);
         assert!(interfaces.iter().all(|interface| interface.ip_addresses.len() == ADDRESSES));
+    }
+
+    #[test]
+    fn of_a_vm_nothing_is_kept_but_what_says_whether_its_guest_cluster_goes() {
+        let vm = json!({"metadata": {"name": "gc1-1", "namespace": "team", "uid": "u", "finalizers": ["a/b"],
+            "labels": {labels::CREATOR: "me", labels::GUEST_CLUSTER: "gc1", "tier": "web"},
+            "annotations": {"large": "x"}}, "spec": {"runStrategy": "Always", "template": {}}, "status": {"ready": true}});
+        let mut vm: VirtualMachine = serde_json::from_value(vm).unwrap();
+        trim_vm(&mut vm);
+        let kept = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+            "metadata": {"name": "gc1-1", "namespace": "team", "uid": "u", "finalizers": ["a/b"],
+                "labels": {labels::CREATOR: "me", labels::GUEST_CLUSTER: "gc1"}},
+            "spec": {"runStrategy": "Always"}});
+        assert_eq!(serde_json::to_value(&vm).unwrap(), kept);
     }
 
     #[test]

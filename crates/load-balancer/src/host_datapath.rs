@@ -47,6 +47,7 @@ use crate::{
     Config,
     caches::Caches,
     ownership::{Owner, Ownership},
+    steps::step,
 };
 use backends::{Backend, Selected, Selector};
 use networks::Wish;
@@ -106,10 +107,11 @@ impl HostDatapath {
         };
         let recorded = slice.map(slice::recorded_readiness).unwrap_or_default();
         let previous = recorded.keys().map(|id| (id.uid.clone(), id.address)).collect();
-        let vmis = self.caches.vmis.list();
+        let vmis = self.caches.vmis.list_in(&namespace);
         let selector = Selector::of(lb);
         let is_selected = |vmi: &&VirtualMachineInstance| {
-            vmi.metadata.namespace.as_deref() == Some(&*namespace) && selector.selects(vmi.labels())
+            step();
+            selector.selects(vmi.labels())
         };
         let behind = vmis.iter().map(|vmi| &**vmi).filter(is_selected);
         let selected = backends::select(behind, &previous, &Wish::of(lb), &rules);

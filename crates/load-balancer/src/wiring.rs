@@ -110,7 +110,8 @@ impl Wiring<'_> {
             load_balancers.add(change.key.clone());
             woken.keeper_changed(&change.key);
             woken.tenant_changed(change);
-            left_pools(change).into_iter().for_each(|pool| records.add(ObjectKey::new("", pool)));
+            let left = left_pools(change).into_iter().map(|pool| ObjectKey::new("", pool));
+            left.for_each(|pool| records.add_after(pool, RECORDS_JOINED));
         });
         let woken = waker.clone();
         caches.services.on_change(move |change| woken.keeper_changed(&change.key));

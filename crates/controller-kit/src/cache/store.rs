@@ -47,6 +47,12 @@ impl<K: Watched> Store<K> {
         self.objects.values().cloned().collect()
     }
 
+    pub(super) fn list_in(&self, namespace: &str) -> Vec<Arc<K>> {
+        let from_there = self.objects.range(ObjectKey::new(namespace, "")..);
+        let own = from_there.take_while(|(key, _)| key.namespace == namespace);
+        own.map(|(_, object)| object.clone()).collect()
+    }
+
     pub(super) fn malformed(&self) -> Vec<(ObjectKey, String)> {
         self.malformed.iter().map(|(key, why)| (key.clone(), why.clone())).collect()
     }
@@ -192,6 +198,20 @@ mod tests {
 
     fn version(known: &Store<ConfigMap>) -> Option<u64> {
         known.get(&ObjectKey::new("shop", "web")).map(|object| version_of(&*object))
+    }
+
+    #[test]
+    fn the_objects_of_a_namespace_are_listed_without_those_of_others() {
+        let mut known = Store::default();
+        let named = |namespace: &str, name: &str| {
+            let json = json!({"metadata": {"name": name, "namespace": namespace, "resourceVersion": "1"}});
+            Arc::new(serde_json::from_value::<ConfigMap>(json).unwrap())
+        };
+        for (namespace, name) in [("sho", "z"), ("shop", "b"), ("shop", "a"), ("shop-2", "a")] {
+            known.applied(Ok(named(namespace, name)));
+        }
+        let names = |namespace| known.list_in(namespace).iter().map(|map| map.name_any()).collect::<Vec<_>>();
+        assert_eq!((names("shop"), names("none")), (vec!["a".to_owned(), "b".to_owned()], vec![]));
     }
 
     #[test]

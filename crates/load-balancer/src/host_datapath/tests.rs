@@ -79,3 +79,30 @@ fn backends_are_chosen_from_a_whole_list(
     };
     assert_eq!(list, expected);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_look_at_a_load_balancer_looks_at_no_vm_of_another_namespace() {
+    let (caches, queue, tasks) = (Caches::empty(), Queue::new(), TaskGroup::new());
+    let pools = crate::pool::PoolIndex::follow(&caches);
+    let vips = Vips::follow(&caches, &pools, host_addresses::HostAddresses::unknown(), &queue);
+    let dial: Dial = std::sync::Arc::new(|_| Box::pin(std::future::pending()));
+    let config = Config {
+        workers: 1,
+        pod_cidrs: Vec::new(),
+        service_cidrs: Vec::new(),
+        dummy_endpoint: std::net::Ipv4Addr::LOCALHOST,
+        pool_choice: crate::PoolChoice::default(),
+    };
+    let datapath = HostDatapath::start(&tasks, dial, 7, config, &caches, vips, &queue);
+    for n in 0..300 {
+        let namespace = if n < 3 { "shop" } else { "others" };
+        let vmi = json!({"metadata": {"namespace": namespace, "name": format!("web-{n}"), "uid": format!("u{n}"),
+            "labels": {"tier": "web"}}, "spec": {}});
+        caches.vmis.wrote(serde_json::from_value(vmi).unwrap());
+    }
+    let lb = json!({"metadata": {"namespace": "shop", "name": "web"},
+        "spec": {"workloadType": "vm", "backendServerSelector": {"tier": ["web"]}}});
+    let lb: LoadBalancer = serde_json::from_value(lb).unwrap();
+    assert_eq!(crate::steps::steps_of(|| datapath.see(&lb, None)), 3);
+    tasks.end().await;
+}

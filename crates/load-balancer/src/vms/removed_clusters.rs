@@ -39,10 +39,9 @@ pub(crate) async fn reconcile_removed_cluster(
     key: ObjectKey,
 ) -> Result<Action, Error> {
     let (namespace, cluster) = (key.namespace.as_str(), key.name.as_str());
-    let all = load_balancers.list();
+    let all = load_balancers.list_in(namespace);
     let of_cluster = all.iter().filter(|lb| {
-        lb.namespace().as_deref() == Some(namespace)
-            && lb.labels().get(labels::CLUSTER).is_some_and(|name| name == cluster)
+        lb.labels().get(labels::CLUSTER).is_some_and(|name| name == cluster)
             && lb.meta().deletion_timestamp.is_none()
     });
     for lb in of_cluster {

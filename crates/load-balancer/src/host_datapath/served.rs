@@ -115,13 +115,16 @@ fn backends(seen: &Seen<'_>) -> Vec<BackendStatus> {
     let before: HashMap<_, _> = seen
         .before
         .iter()
-        .map(|before| ((before.name.as_str(), before.address.as_str(), before.ready), before.since.as_str()))
+        .map(|before| ((before.name.as_str(), before.address.as_str(), before.ready), before))
         .collect();
     let mut backends: Vec<BackendStatus> = usable
         .chain(unusable)
         .map(|(name, address, ready, last_error)| {
-            let since = before.get(&(name.as_str(), address.as_str(), ready));
-            let since = (*since.unwrap_or(&seen.now)).to_owned();
+            let before = before.get(&(name.as_str(), address.as_str(), ready));
+            let since = before.map_or(seen.now, |before| &before.since).to_owned();
+            // after a restart nothing is known of it until its probes have failed again: the error stands
+            let stands = before.filter(|_| !ready && last_error.is_empty());
+            let last_error = stands.map_or(last_error, |before| before.last_error.clone());
             BackendStatus { name, address, ready, last_error, since }
         })
         .collect();
@@ -241,5 +244,25 @@ mod tests {
                 status("web", "", false, "the VM reports no IPv4 address", "2026-08-20T10:00:00Z"),
             ]
         );
+    }
+
+    #[test]
+    fn a_restart_takes_no_error_of_a_backend_away_before_it_is_probed() {
+        let (selected, bad) = (Selected::default(), backend("db", 12));
+        let down = BackendStatus {
+            name: "db".to_owned(),
+            address: "192.168.7.12".to_owned(),
+            ready: false,
+            last_error: "connection refused".to_owned(),
+            since: "2026-08-20T09:00:00Z".to_owned(),
+        };
+        let told = |ready: bool, error: Option<DialError>| {
+            let verdicts = BTreeMap::from([(bad.id.clone(), Verdict { ready, error })]);
+            let (before, ready) = ([down.clone()], [(bad.clone(), ready)]);
+            served(&Seen { before: &before, ..seen(&selected, &ready, &verdicts) }).backends
+        };
+        assert_eq!(told(false, None), [down.clone()]);
+        assert_eq!(told(false, Some(DialError::Closed))[0].last_error, DialError::Closed.to_string());
+        assert_eq!(told(true, None)[0].last_error, "");
     }
 }

@@ -77,6 +77,12 @@ impl<'a> Request<'a> {
         Self { holder, ..Self::default() }
     }
 
+    /// Whether the address is of the family that is asked for.
+    pub fn is_like(&self, address: IpAddr) -> bool {
+        let asked = self.exactly.map(Family::of).or(self.family);
+        asked.is_none_or(|asked| asked == Family::of(address))
+    }
+
     fn rests(&self, address: IpAddr) -> bool {
         self.resting.is_some_and(|resting| resting.end_of(address).is_some())
     }

@@ -53,6 +53,7 @@ use crate::{
     reuse, status_reverted,
     vms::VmWatch,
 };
+use address::order;
 pub(crate) use decide::UNWATCHED_AGAIN;
 use decide::{Because, Plan, Release, Seen, Step};
 pub(crate) use families::may_have_two;
@@ -317,11 +318,12 @@ impl Controller {
                 tracing::warn!(service = %key, "without load balancer (kubectl delete --cascade=orphan?): deleted");
                 self.delete_service(key, uid).await.map_err(failed)
             }
-            Step::Claim { pool, known, exactly, family } => {
+            Step::Claim { pool, known, exactly, family, together } => {
                 let holder = key.to_string();
-                let order = match *exactly {
-                    Some(address) => Order::ClaimExactly { holder, address },
-                    None => Order::Claim { holder, known: *known, family: *family },
+                let order = order(&holder, *known, *exactly, *family);
+                let order = match together {
+                    Some(other) => Order::ClaimBoth(Box::new([order, other.order(&holder)])),
+                    None => order,
                 };
                 self.orders.submit(key, pool, order, learned.refused.clone());
                 Ok(Acted::Ordered)

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     PoolChoice,
-    pool::{Refused, WaitingFor},
+    pool::{Order, Refused, WaitingFor},
     steps::step,
 };
 
@@ -84,8 +84,10 @@ pub(crate) struct Dual {
     pub(crate) family: Option<Family>,
     /// What the object has meanwhile is all that it must have.
     pub(crate) is_enough: bool,
-    /// The record of each family that the object counts on, pool and address.
-    pub(crate) held: Vec<(String, IpAddr)>,
+    /// The record of each family that the object counts on, pool and address; `None`: it asks for one family.
+    pub(crate) held: Option<Vec<(String, IpAddr)>>,
+    /// What to claim for the other family together with the first claim, of the same pool.
+    pub(crate) together: Option<OneClaim>,
     /// What to claim for the other family, if the pool of the first claim cannot be written.
     pub(crate) other_claim: Option<OneClaim>,
     /// The news of pools that may bring what is missing.
@@ -99,6 +101,27 @@ pub(crate) struct OneClaim {
     pub(crate) pool: String,
     pub(crate) known: Option<IpAddr>,
     pub(crate) exactly: Option<IpAddr>,
+}
+
+impl OneClaim {
+    pub(crate) fn order(&self, holder: &str) -> Order {
+        let Self { family, known, exactly, .. } = self;
+        order(holder, *known, *exactly, Some(*family))
+    }
+}
+
+/// The order for a claim.
+pub(crate) fn order(
+    holder: &str,
+    known: Option<IpAddr>,
+    exactly: Option<IpAddr>,
+    family: Option<Family>,
+) -> Order {
+    let holder = holder.to_owned();
+    match exactly {
+        Some(address) => Order::ClaimExactly { holder, address },
+        None => Order::Claim { holder, known, family },
+    }
 }
 
 impl Decided {

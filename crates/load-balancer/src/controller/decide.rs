@@ -135,6 +135,8 @@ pub(crate) enum Step {
         /// This address or none, whatever the object has.
         exactly: Option<IpAddr>,
         family: Option<Family>,
+        /// With the claim of the other family, in one write.
+        together: Option<address::OneClaim>,
     },
     /// Give a record back, if a fresh read of the Service allows it.
     Release(Release),
@@ -179,6 +181,7 @@ impl fmt::Display for Step {
             Self::WriteService(_) => f.write_str("write service"),
             Self::DeleteService { .. } => f.write_str("delete service"),
             Self::DeleteOrphan { .. } => f.write_str("delete orphan"),
+            Self::Claim { pool, together: Some(_), .. } => write!(f, "claim both families from {pool}"),
             Self::Claim { pool, exactly: Some(address), .. } => write!(f, "claim {address} from {pool}"),
             Self::Claim { pool, .. } => write!(f, "claim from {pool}"),
             Self::Release(Release { pool, address, .. }) => write!(f, "release {address} of {pool}"),
@@ -329,14 +332,15 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
                 meanwhile.is_some() || lost.is_some() || is_vm && at_lost_address(seen, lb).is_some();
             let Some(order) = in_the_way_of_claim(seen, &pool) else {
                 let family = dual.family.or(address::requirement(lb).family);
-                let steps = vec![Step::Claim { pool, known, exactly, family }];
+                let steps = vec![Step::Claim { pool, known, exactly, family, together: dual.together }];
                 return Plan { steps, again: is_at_address.then_some(LATE_ANSWER), ..Plan::default() };
             };
             let other = dual
                 .other_claim
                 .filter(|other| order.is_denied() && in_the_way_of_claim(seen, &other.pool).is_none());
             if let Some(address::OneClaim { family, pool, known, exactly }) = other {
-                let steps = vec![Step::Claim { pool, known, exactly, family: Some(family) }];
+                let family = Some(family);
+                let steps = vec![Step::Claim { pool, known, exactly, family, together: None }];
                 return Plan { steps, again: is_at_address.then_some(LATE_ANSWER), ..Plan::default() };
             }
             let claim_waits_for =
@@ -408,7 +412,7 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
     if plan.steps.is_empty() {
         plan.steps = match &address {
             Some(address) => release_others(seen, lb, address),
-            None => release_unseen(seen, lb, &dual.held),
+            None => release_unseen(seen, lb, dual.held.as_deref()),
         };
     }
     plan

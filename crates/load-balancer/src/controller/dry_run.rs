@@ -10,7 +10,7 @@ use ipam::{Family, Requirement};
 use k8s_openapi::api::core::v1::Service;
 
 use super::{
-    address::{self, Decided, Decision},
+    address::{self, Decided, Decision, OneClaim},
     decide::service_names_address,
     families::NO_FIELD,
     requested::{self, Requested},
@@ -127,7 +127,7 @@ pub fn dry_run(lists: &Lists, key: &ObjectKey, now: i64) -> Option<DryRun> {
             (Some((_, address)), _) => Verdict::Holds(address),
             _ if !named.is_empty() && named != name => Verdict::NotNamed,
             (None, Some((_, rejection))) if named.is_empty() => Verdict::Rejected(rejection.to_string()),
-            _ => match trial.claim(name, None, demanded, family) {
+            _ => match trial.claim(name, (None, demanded, family), None) {
                 Ok(address) => Verdict::Gives(address),
                 Err(refused) => Verdict::Refuses(refused.to_string()),
             },
@@ -188,9 +188,8 @@ impl Trial<'_> {
                 }
                 Decision::Claim { pool, known, exactly, .. } => match self.claim(
                     &pool,
-                    known,
-                    exactly,
-                    dual.family.or(address::requirement(seen.lb).family),
+                    (known, exactly, dual.family.or(address::requirement(seen.lb).family)),
+                    dual.together,
                 ) {
                     Ok(address) => Outcome::Gets { pool, address },
                     // the same refusal again would not change the decision
@@ -210,9 +209,8 @@ impl Trial<'_> {
     fn claim(
         &self,
         name: &str,
-        known: Option<IpAddr>,
-        exactly: Option<IpAddr>,
-        family: Option<Family>,
+        (known, exactly, family): (Option<IpAddr>, Option<IpAddr>, Option<Family>),
+        together: Option<OneClaim>,
     ) -> Result<IpAddr, Refused> {
         let no_such_pool = || Refused::NoSuchPool { pool: name.to_owned() };
         let pool = self.lists.pools.get(&ObjectKey::new("", name)).ok_or_else(no_such_pool)?;
@@ -228,10 +226,10 @@ impl Trial<'_> {
             at: self.now,
             limit: RECORD_LIMIT,
         };
-        let holder = self.holder.clone();
-        let claim = match exactly {
-            Some(address) => Order::ClaimExactly { holder, address },
-            None => Order::Claim { holder, known, family },
+        let claim = address::order(&self.holder, known, exactly, family);
+        let claim = match together {
+            Some(other) => Order::ClaimBoth(Box::new([claim, other.order(&self.holder)])),
+            None => claim,
         };
         let decision = batch::decide(seen, &[claim]);
         match decision.answers.into_iter().next().ok_or_else(no_such_pool)?? {

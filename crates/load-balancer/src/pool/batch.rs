@@ -3,6 +3,7 @@
 //! Every PUT also brings total, available, condition and finalizer up to date, and puts back the records of load
 //! balancers that the pool has lost (somebody replaced it without its status): before anything is given out anew.
 
+mod quotas;
 mod refused;
 mod rests;
 
@@ -13,7 +14,7 @@ use std::{
 
 use controller_kit::{ObjectKey, RawObject};
 use harvester_api::{IPPool, annotations, finalizers};
-use ipam::{Claim, Family, Pool, Quotas, Record, Refusal, Request, Resting, Tenant, Turns};
+use ipam::{Claim, Family, Record, Refusal, Request, Resting, Tenant, Turns};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
@@ -22,6 +23,7 @@ use crate::{
     steps::step,
 };
 use ip_pools::CheckedPool;
+use quotas::{Used, above_quota, limits};
 pub(crate) use refused::Refused;
 
 /// An object larger than this is refused by etcd (1.5 MB) before long; claims stop here.
@@ -37,6 +39,9 @@ pub(crate) enum Order {
     Claim { holder: String, known: Option<IpAddr>, family: Option<Family> },
     /// This address or none, beside whatever the holder has. The record is the answer.
     ClaimExactly { holder: String, address: IpAddr },
+    /// Two claims of one holder, one of each family. A quota that has no room for both gives neither: who got one of two
+    /// that it requires would keep it from others for nothing.
+    ClaimBoth(Box<[Order; 2]>),
     /// Back with the address, if it is this holder's, and no load balancer that is there has it. Whoever ordered it may have
     /// looked long before it is carried out, and the holder may have been made again since.
     Release { holder: String, address: IpAddr },
@@ -51,7 +56,7 @@ pub(crate) enum Order {
 
 impl Order {
     pub(crate) fn is_claim(&self) -> bool {
-        matches!(self, Self::Claim { .. } | Self::ClaimExactly { .. })
+        matches!(self, Self::Claim { .. } | Self::ClaimExactly { .. } | Self::ClaimBoth(_))
     }
 
     /// The family of the address that it claims or gives back; none if any will do.
@@ -61,7 +66,20 @@ impl Order {
             Self::ClaimExactly { address, .. }
             | Self::Release { address, .. }
             | Self::Remember { address, .. } => Some(Family::of(*address)),
-            Self::Manual { .. } | Self::Refresh => None,
+            Self::ClaimBoth(_) | Self::Manual { .. } | Self::Refresh => None,
+        }
+    }
+
+    /// What a claim of one address asks for.
+    fn request(&self) -> Option<Request<'_>> {
+        match self {
+            Self::Claim { holder, known, family } => {
+                Some(Request { known: *known, family: *family, ..Request::of(holder) })
+            }
+            Self::ClaimExactly { holder, address } => {
+                Some(Request { exactly: Some(*address), ..Request::of(holder) })
+            }
+            _ => None,
         }
     }
 }
@@ -207,12 +225,6 @@ struct Draft<'a> {
     forgets: usize,
 }
 
-#[derive(Clone, Copy)]
-struct Used {
-    held: u64,
-    resting: u64,
-}
-
 impl<'a> Draft<'a> {
     fn shown(&mut self) -> &HashSet<(IpAddr, &'a str)> {
         let all = self.status_addresses.iter();
@@ -247,11 +259,12 @@ impl<'a> Draft<'a> {
 
     fn carry_out(&mut self, order: &Order) -> Result<Answer, Refused> {
         match order {
-            Order::Claim { holder, known, family } => {
-                return self.claim(Request { known: *known, family: *family, ..Request::of(holder) });
+            Order::Claim { .. } | Order::ClaimExactly { .. } => {
+                return self.claim(order.request().as_slice());
             }
-            Order::ClaimExactly { holder, address } => {
-                return self.claim(Request { exactly: Some(*address), ..Request::of(holder) });
+            Order::ClaimBoth(both) => {
+                let requests: Vec<_> = both.iter().filter_map(Order::request).collect();
+                return self.claim(&requests);
             }
             Order::Release { holder, address } | Order::Manual { release: Ok((address, holder)), .. } => {
                 if self.shown().contains(&(*address, holder.as_str())) {
@@ -277,40 +290,68 @@ impl<'a> Draft<'a> {
         Ok(Answer::Done)
     }
 
-    fn claim(&mut self, request: Request<'_>) -> Result<Answer, Refused> {
-        let Request { holder, exactly, family, .. } = request;
+    /// Claims of one holder: a quota has room for all that it lacks, or gives none of them.
+    fn claim(&mut self, requests: &[Request<'_>]) -> Result<Answer, Refused> {
         let CheckedPool { pool: definition, blocked, .. } = self.checked;
         let pool = || definition.name.clone();
-        let (lost, own): (Vec<_>, Vec<_>) =
-            self.record.of(holder).partition(|address| self.others.outrank(*address, holder));
-        let answers = |address: &IpAddr| match exactly {
-            Some(asked) => *address == asked,
-            None => family.is_none_or(|family| family == Family::of(*address)),
-        };
-        let held = own.iter().any(answers);
-        if let (false, Some(family)) = (held, family)
-            && has_ranges(self.checked)
-            && !definition.ranges.has_family(family)
+        let mut lacking = Vec::new();
+        for request in requests {
+            if self.holds(*request) {
+                continue;
+            }
+            if let Some(family) = request.family
+                && has_ranges(self.checked)
+                && !definition.ranges.has_family(family)
+            {
+                return Err(Refused::NoSuchFamily { pool: pool(), family });
+            }
+            if let Some(fault) = blocked {
+                return Err(Refused::Unusable { pool: pool(), fault: fault.clone() });
+            }
+            lacking.push(*request);
+        }
+        let beyond = self.within_quota(&lacking)?;
+        if let Some(first) = lacking.first()
+            && !self.make_room(lacking.len() * bytes_in_store(LONGEST_ADDRESS, first.holder))
         {
-            return Err(Refused::NoSuchFamily { pool: pool(), family });
-        }
-        if let (false, Some(fault)) = (held, blocked) {
-            return Err(Refused::Unusable { pool: pool(), fault: fault.clone() });
-        }
-        let only = if held { None } else { self.within_quota(request)? };
-        if !held && !self.make_room(bytes_in_store(LONGEST_ADDRESS, holder)) {
             return Err(Refused::RecordFull { pool: pool(), records: self.record.count() });
         }
+        let answers = requests.iter().map(|request| self.take(*request, beyond.as_ref()));
+        let answers = answers.collect::<Result<Vec<_>, _>>()?;
+        Ok(if let [answer] = answers[..] { answer } else { Answer::Done })
+    }
+
+    /// The records of the holder: those that somebody else has a better right to, and the others.
+    fn own(&self, holder: &str) -> (Vec<IpAddr>, Vec<IpAddr>) {
+        self.record.of(holder).partition(|address| self.others.outrank(*address, holder))
+    }
+
+    /// Whether a record answers the request.
+    fn holds(&self, request: Request<'_>) -> bool {
+        let Request { holder, exactly, family, .. } = request;
+        self.own(holder).1.into_iter().any(|address| match exactly {
+            Some(asked) => address == asked,
+            None => family.is_none_or(|family| family == Family::of(address)),
+        })
+    }
+
+    /// Records an address. `beyond`: a quota has room only for what rests for the holder.
+    fn take(&mut self, request: Request<'_>, beyond: Option<&Refused>) -> Result<Answer, Refused> {
+        let Request { holder, exactly, family, .. } = request;
+        let CheckedPool { pool: definition, .. } = self.checked;
+        let pool = || definition.name.clone();
+        let (lost, own) = self.own(holder);
         let walked = |exhausted: &(Option<Family>, String)| exhausted.0.is_none() || exhausted.0 == family;
-        let exactly = only.as_ref().map(|(address, _)| *address).or(exactly);
+        let resting = Some(&self.resting);
+        let only = beyond.and_then(|_| self.record.resting_for(Request { resting, ..request }));
+        let exactly = only.or(exactly);
         let is_hopeless = exactly.is_none() && self.exhausted.iter().any(walked);
         let among = is_hopeless.then(|| self.others.used_by(holder));
-        let resting = Some(&self.resting);
         let request = Request { lost: &lost, among: among.as_deref(), exactly, resting, ..request };
         let others = self.others;
         let claim = self.record.claim(&definition.ranges, request, |address| others.have(address, holder));
-        if let (Err(_), Some((_, refused))) = (&claim, only) {
-            return Err(refused);
+        if let (Err(_), Some(_), Some(refused)) = (&claim, only, beyond) {
+            return Err(refused.clone());
         }
         match claim {
             Ok(Claim::Adopted(_)) => Ok(Answer::Done),
@@ -344,43 +385,8 @@ impl<'a> Draft<'a> {
                     self.exhausted.push((family, ranges.clone()));
                     ranges
                 });
-                let is_of = |address| family.is_none_or(|family| family == Family::of(address));
-                let rests = self.resting.iter().any(|(address, _)| is_of(address));
-                Err(Refused::Exhausted { pool: pool(), ranges, family, rests })
-            }
-        }
-    }
-
-    /// Refuses where one more address of the holder would go past a quota. Each claim of a batch counts for the next. What
-    /// rests counts too, or a tenant would lay a whole pool to rest, one address at a time. Where that is what fills the
-    /// quota, the holder may have nothing but the answer: the address that rests for itself.
-    fn within_quota(&mut self, request: Request<'_>) -> Result<Option<(IpAddr, Refused)>, Refused> {
-        let Pool { name, quotas, .. } = &self.checked.pool;
-        let mut only = None;
-        for (tenant, max) in limits(quotas, self.others, request.holder) {
-            let Self { record, others, used, resting: rests, .. } = self;
-            let members = |cluster: &str| others.members_of(cluster);
-            let Used { held, resting } = *used.entry(tenant.clone()).or_insert_with(|| Used {
-                held: record.held_by(&tenant, members),
-                resting: record.resting_by(&tenant, rests, members),
-            });
-            if held.saturating_add(resting) < max {
-                continue;
-            }
-            let refused = Refused::QuotaExceeded { pool: name.clone(), tenant, max, held, resting };
-            let own = record.resting_for(Request { resting: Some(rests), ..request });
-            match own {
-                Some(address) if held < max => only = Some((address, refused)),
-                _ => return Err(refused),
-            }
-        }
-        Ok(only)
-    }
-
-    fn note_quotas(&mut self, holder: &str, change: impl Fn(&mut Used)) {
-        for (tenant, _) in limits(&self.checked.pool.quotas, self.others, holder) {
-            if let Some(used) = self.used.get_mut(&tenant) {
-                change(used);
+                let drains = definition.ranges.iter().any(ipam::Range::drains);
+                Err(Refused::Exhausted { pool: pool(), ranges, family, drains })
             }
         }
     }
@@ -419,25 +425,6 @@ impl<'a> Draft<'a> {
         }
         true
     }
-}
-
-/// The quotas that count for a holder.
-fn limits(quotas: &Quotas, others: &dyn Others, holder: &str) -> Vec<(Tenant, u64)> {
-    if quotas.is_empty() {
-        return Vec::new();
-    }
-    quotas.of(holder, others.cluster_of(holder).as_deref())
-}
-
-/// The sentence about tenants who hold more than their quota, which takes nothing from them; empty where there are none.
-/// Without numbers: whoever waits hears of every change of the condition.
-fn above_quota(quotas: &Quotas, record: &Record, others: &dyn Others) -> String {
-    let above = quotas.exceeded(record, |cluster| others.members_of(cluster));
-    let above: Vec<_> = above.iter().map(ToString::to_string).collect();
-    if above.is_empty() {
-        return String::new();
-    }
-    shortened(&format!("more than the quota gives is held, and stays: by {}", above.join(", ")))
 }
 
 /// Without any, they are wrong, and say nothing about the record.

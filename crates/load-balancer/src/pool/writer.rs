@@ -170,9 +170,7 @@ impl Writers {
 /// Nothing can be claimed from a pool that is not there, and everything else about it is done.
 fn absent(pool: &str, order: &Order) -> Result<Answer, Failure> {
     match order {
-        Order::Claim { .. } | Order::ClaimExactly { .. } => {
-            Err(Refused::NoSuchPool { pool: pool.to_owned() }.into())
-        }
+        order if order.is_claim() => Err(Refused::NoSuchPool { pool: pool.to_owned() }.into()),
         _ => Ok(Answer::Done),
     }
 }

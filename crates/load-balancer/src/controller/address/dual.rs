@@ -14,7 +14,7 @@ use kube::ResourceExt as _;
 use super::{Decided, Decision, Dual, OneClaim, RecordedHolder, Seen, joined, lost};
 use crate::{
     controller::{families::Two, requested},
-    pool::WaitingFor,
+    pool::{Refused, WaitingFor},
 };
 
 /// The address in the fields for a second one, in those for the first.
@@ -225,7 +225,13 @@ fn combined(seen: &Seen<'_>, two: Two, both: &[One; 2]) -> Decided {
     let may_show = |one: &One| {
         one.decided.decision.address().cloned().filter(|it| !is_required || has_both || is_shown(it))
     };
-    let held: Vec<_> = both.iter().filter_map(|one| one.held(seen)).collect();
+    let mut held: Vec<_> = both.iter().filter_map(|one| one.held(seen)).collect();
+    let lacks_one = both.iter().any(|one| matches!(one.decided.decision, Decision::Wait { .. }));
+    if is_required && lacks_one {
+        // half of what a quota has no room for helps nobody: others of the tenant may need no more
+        held.retain(|(pool, _)| !is_beyond_quota(seen, pool));
+    }
+    let held = Some(held);
     let [v4, v6] = both;
     let meanwhile = merged(may_show(v4), may_show(v6));
     let lost = both.iter().filter_map(|one| one.decided.decision.lost()).collect::<Vec<_>>();
@@ -244,10 +250,16 @@ fn combined(seen: &Seen<'_>, two: Two, both: &[One; 2]) -> Decided {
         Decision::Has { .. } | Decision::Wait { .. } => None,
     });
     if let Some(OneClaim { family, pool, known, exactly }) = claims.next() {
-        let decision = Decision::Claim { pool, known, exactly, meanwhile, lost };
         // the claim may be denied for long, and meanwhile the other family's pool may have an address
         let waits_for = lacking.into_iter().next().map(|lacking| lacking.waits_for);
-        let dual = Dual { family: Some(family), is_enough, held, other_claim: claims.next(), waits_for };
+        let shows_nothing = seen.lb.pool_addresses().next().is_none();
+        let is_one_write = |other: &OneClaim| is_required && shows_nothing && other.pool == pool;
+        let (together, other_claim) = match claims.next() {
+            Some(other) if is_one_write(&other) => (Some(other), None),
+            other => (None, other),
+        };
+        let dual = Dual { family: Some(family), is_enough, held, together, other_claim, waits_for };
+        let decision = Decision::Claim { pool, known, exactly, meanwhile, lost };
         return Decided { decision, note, dual };
     }
     let text = lacking.iter().map(Lacking::text).collect::<Vec<_>>().join("; ");
@@ -268,6 +280,10 @@ fn combined(seen: &Seen<'_>, two: Two, both: &[One; 2]) -> Decided {
             Decided { decision, note, dual }
         }
     }
+}
+
+fn is_beyond_quota(seen: &Seen<'_>, pool: &str) -> bool {
+    seen.refused.iter().any(|(by, why)| by == pool && matches!(why, Refused::QuotaExceeded { .. }))
 }
 
 /// A family of which there is no address to be had now.

@@ -51,11 +51,12 @@ pub(super) fn release_others(
 pub(super) fn release_unseen(
     seen: &Seen,
     lb: &RawObject<LoadBalancer>,
-    held: &[(String, IpAddr)],
+    held: Option<&[(String, IpAddr)]>,
 ) -> Vec<Step> {
+    let Some(held) = held else { return Vec::new() };
     let shows = lb.pool_addresses().next().is_some();
     let is_told = lb.status.as_ref().is_some_and(|status| !status.address.is_empty());
-    if held.is_empty() || shows || is_told {
+    if shows || is_told {
         return Vec::new();
     }
     moved(seen, lb, records(seen).filter(|record| !held.contains(record)))

@@ -14,9 +14,9 @@ pub(crate) enum Refused {
     #[error(
         "fail to get ip from pool {pool}, error: no IP addresses available in range set: {ranges}{}; waiting for one \
          to be released or for another range",
-        if *rests { " (some rest after their release)" } else { "" }
+        if *drains { " (nothing new is given out of a range that drains)" } else { "" }
     )]
-    Exhausted { pool: String, ranges: String, family: Option<Family>, rests: bool },
+    Exhausted { pool: String, ranges: String, family: Option<Family>, drains: bool },
     #[error(
         "fail to reserve an address in pool {pool}: its record of {records} addresses is as large as an object may be; \
          add another pool"
@@ -32,11 +32,22 @@ pub(crate) enum Refused {
     )]
     Draining { pool: String, family: Option<Family> },
     #[error(
-        "fail to get ip from pool {pool}, error: its quota gives {tenant} at most {max} addresses, and {held} are held{}; waiting \
-         for one of them to be released or for a larger quota",
-        if *resting > 0 { format!(" and {resting} rest after their release") } else { String::new() }
+        "fail to get ip from pool {pool}, error: its quota gives {tenant} {}",
+        quota(*max, *asked, *is_more_held, *rests, *moves)
     )]
-    QuotaExceeded { pool: String, tenant: Tenant, max: u64, held: u64, resting: u64 },
+    QuotaExceeded {
+        pool: String,
+        tenant: Tenant,
+        max: u64,
+        /// How many addresses the claim was for.
+        asked: u64,
+        /// More is held, or rests, than the quota gives.
+        is_more_held: bool,
+        /// What is released from the pool rests.
+        rests: bool,
+        /// The holder has an address of the family that it asks for.
+        moves: bool,
+    },
     #[error("address {address} of pool {pool} is in use")]
     AddressInUse { pool: String, address: IpAddr },
     #[error("pool {pool} does not give {address} to anybody")]
@@ -45,6 +56,34 @@ pub(crate) enum Refused {
     AddressResting { pool: String, address: IpAddr, until: String },
     #[error("the range of {address} in pool {pool} drains, so nothing new is given out of it")]
     AddressDraining { pool: String, address: IpAddr },
+}
+
+/// What a quota gives, and what may end the wait. It says no number that changes with each release: thousands who wait
+/// would write their conditions.
+fn quota(max: u64, asked: u64, is_more_held: bool, rests: bool, moves: bool) -> String {
+    let resting = if rests { " or rest after their release" } else { "" };
+    match (max, asked) {
+        (0, _) => "no addresses; waiting for a larger quota".to_owned(),
+        (max, asked) if asked > max => {
+            format!("at most {max} addresses, and {asked} are required; waiting for a larger quota")
+        }
+        (max, 1) => {
+            let held = if is_more_held { "more".to_owned() } else { max.to_string() };
+            let own = if moves {
+                "; this load balancer needs the former and the new one until it has moved"
+            } else {
+                ""
+            };
+            format!(
+                "at most {max} addresses, and {held} are held{resting}; waiting for one of them to be released or for a \
+                 larger quota{own}"
+            )
+        }
+        (max, asked) => format!(
+            "at most {max} addresses, and of these fewer than the {asked} that are required are left: the others are \
+             held{resting}; waiting for one of them to be released or for a larger quota"
+        ),
+    }
 }
 
 impl Refused {

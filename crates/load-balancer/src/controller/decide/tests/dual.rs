@@ -188,7 +188,7 @@ fn while_the_claim_of_one_family_is_denied_an_address_of_the_other_family_s_pool
     json_patch::merge(&mut json, &json!({"spec": {"ipPool": "edge", "ipv6Pool": "six"}}));
     seen.object = Some(Arc::new(RawObject::from_json(json).unwrap()));
     let exhausted =
-        Refused::Exhausted { pool: full.to_owned(), ranges: String::new(), family: None, rests: false };
+        Refused::Exhausted { pool: full.to_owned(), ranges: String::new(), family: None, drains: false };
     seen.address.refused = vec![(full.to_owned(), exhausted)];
     seen.address.pending.failed = vec![denied(pool, family)];
     let named = |pool: &str| WaitingFor::Named(pool.to_owned());
@@ -239,4 +239,50 @@ fn an_object_that_shows_nothing_holds_one_record_of_each_family(
     #[case] expected: &[&str],
 ) {
     assert_eq!(steps(&lacking_ipv6(&spec, &annotations, records)), expected);
+}
+
+/// One pool of both families, of which these refusals are known.
+fn of_one_pool(records: &[(&str, &str)], refused: &[Refused]) -> Seen {
+    let mut seen = new("RequireDualStack", records);
+    let pool = json!({"metadata": {"name": "edge"}, "spec": {"ranges": [{"subnet": "10.0.1.0/24"}, {"subnet": "fd00:6::/64"}],
+        "selector": {"scope": [{"namespace": "*", "project": "*", "guestCluster": "*"}]}}});
+    seen.address.pools = Arc::new(ip_pools::check_specs([&serde_json::from_value(pool).unwrap()]));
+    seen.address.refused = refused.iter().map(|why| ("edge".to_owned(), why.clone())).collect();
+    seen
+}
+
+#[test]
+fn two_that_are_required_of_one_pool_are_claimed_together() {
+    assert_eq!(steps(&of_one_pool(&[], &[])), ["claim both families from edge"]);
+    assert_eq!(steps(&of_one_pool(&[FIRST], &[])), ["claim from edge"]);
+    let mut prefers = of_one_pool(&[], &[]);
+    prefers.object = Some(object("cluster", &asking("PreferDualStack", &json!({}))).unwrap());
+    assert_eq!(steps(&prefers), ["claim from edge"], "it is served with one");
+}
+
+// an earlier version left it, or the range of the other family was full when it asked
+#[test]
+fn half_of_two_goes_back_when_the_quota_has_no_room_for_the_other() {
+    let tenant = ipam::Tenant::Namespace("shop".into());
+    let refused = Refused::QuotaExceeded {
+        pool: "edge".into(),
+        tenant,
+        max: 9,
+        asked: 1,
+        is_more_held: false,
+        rests: false,
+        moves: false,
+    };
+    let mut seen = of_one_pool(&[FIRST], &[refused]);
+    seen.object = Some(after(&seen, &written(&seen)));
+    assert_eq!(steps(&seen), ["release 10.0.1.7 of edge"]);
+    let full = Refused::Exhausted {
+        pool: "edge".into(),
+        ranges: String::new(),
+        family: Some(Family::V6),
+        drains: false,
+    };
+    let mut seen = of_one_pool(&[FIRST], &[full]);
+    seen.object = Some(after(&seen, &written(&seen)));
+    assert_eq!(steps(&seen), [""; 0]);
 }

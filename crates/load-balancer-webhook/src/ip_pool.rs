@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use harvester_api::{IPPool, IPPoolSpec, IPPoolStatus, PoolRange, labels};
+use harvester_api::{IPPool, IPPoolSpec, IPPoolStatus, PoolRange, annotations, labels};
 use ipam::{Coverage, PoolFault, Range, RangeFault, RangeSpec};
 use json_patch::PatchOperation;
 use kube::ResourceExt as _;
@@ -273,11 +273,24 @@ fn restored_status(write: &Write, policy: &Policy) -> Vec<PatchOperation> {
     let (now, before) = (object.managed_fields(), write.old().map_or(&[][..], |old| old.managed_fields()));
     let owners = owners::restored(now, before, stand.map(|(address, _)| address.as_str()));
     let mut operations: Vec<_> = set_status(&object.data["status"], admitted).into_iter().collect();
+    operations.extend(restored_rests(object, write.old()));
     if let Some(owners) = owners {
         let owners = serde_json::to_value(owners).expect("managedFields have text keys only");
         operations.push(set(&["metadata", "managedFields"], owners));
     }
     operations
+}
+
+/// Restores the annotation of the addresses that rest, where the pool is replaced by one without status: who writes that
+/// knows nothing of them. Who removes the annotation from the pool as it is ends the rests.
+fn restored_rests(object: &DynamicObject, old: Option<&DynamicObject>) -> Vec<PatchOperation> {
+    let is_replaced =
+        object.data["status"].is_null() && !object.annotations().contains_key(annotations::QUARANTINE);
+    let rests = old.and_then(|old| old.annotations().get(annotations::QUARANTINE));
+    let entries = rests.filter(|_| is_replaced).map(|rests| (annotations::QUARANTINE, rests.clone()));
+    entries.map_or_else(Vec::new, |entry| {
+        set_entries(object.metadata.annotations.as_ref(), "annotations", vec![entry])
+    })
 }
 
 /// The VLAN of a NetworkAttachmentDefinition: its label, else `vlan` of its configuration, else 0.

@@ -488,3 +488,30 @@ fn a_rest_that_cannot_be_meant_is_refused(#[case] seconds: i64, #[case] expected
     let claimed = with_status(pool.clone(), &["11"]);
     assert_faults(&validate(&update(WRITER, claimed, pool), &Seen::default(), &policy()), &[]);
 }
+
+// kubectl replace, and tools that write as it does
+#[test]
+fn a_pool_that_is_replaced_without_status_keeps_its_rests() {
+    let rests = r#"{"192.168.100.12":"2026-01-01T00:00:00Z"}"#;
+    let mut old = with_status(pool("edge", 0, OWN, &[]), &["11"]);
+    old["metadata"]["annotations"] = json!({annotations::QUARANTINE: rests, "team": "a"});
+    let annotations_of = |change: &dyn Fn(&mut Value)| {
+        let mut new = old.clone();
+        change(&mut new);
+        let after = completed(&update("alice", new, old.clone()), &Seen::default());
+        after["metadata"]["annotations"][annotations::QUARANTINE].clone()
+    };
+    let replace = |annotations: Value| {
+        annotations_of(&|new: &mut Value| {
+            new.as_object_mut().unwrap().remove("status");
+            new["metadata"]["annotations"] = annotations.clone();
+        })
+    };
+    assert_eq!(replace(json!(null)), rests);
+    assert_eq!(replace(json!({"team": "b"})), rests);
+    assert_eq!(replace(json!({annotations::QUARANTINE: "{}"})), "{}", "who writes them means it");
+    let removed = annotations_of(&|new: &mut Value| {
+        new["metadata"]["annotations"].as_object_mut().unwrap().remove(annotations::QUARANTINE);
+    });
+    assert_eq!(removed, Value::Null, "kubectl annotate ends rests");
+}

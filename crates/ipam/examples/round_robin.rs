@@ -19,7 +19,7 @@ fn main() {
     }
     let web: Vec<_> = record.of("shop/web").collect();
     for address in web {
-        record.release(address, "shop/web");
+        record.release(address, "shop/web", |_| false);
         println!("shop/web gave {address} back, {} are held", record.count());
     }
 }

@@ -24,6 +24,6 @@ pub use pool::{Pool, PoolFault, Scope, Selector, added};
 pub use quota::{QuotaFault, QuotaSpec, Quotas, Tenant};
 pub use range::{Range, RangeError, RangeSpec};
 pub use ranges::{RangeFault, Ranges};
-pub use record::{Claim, Record, Refusal, Request, Turns};
+pub use record::{Claim, Record, Refusal, Request, Turns, is_same_service};
 pub use resting::{LONGEST_REST, Resting};
 pub use selection::{Choice, Mode, Rejection, Requirement, Rules, select};

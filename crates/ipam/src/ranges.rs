@@ -360,6 +360,7 @@ mod tests {
         assert_eq!(two.iter().map(Range::start).collect::<Vec<_>>(), [ip("10.0.1.5"), ip("10.0.0.1")]);
     }
 
+    // docs/contract/load-balancer.md#IP-10: totals overflowed
     #[test]
     fn ipv6_totals_saturate_and_nothing_is_listed() {
         let wide = ranges(&[("fd00::/8", "", ""), ("fe00::/9", "", "")]).unwrap();

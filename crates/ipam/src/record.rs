@@ -259,26 +259,33 @@ impl Record {
                 && !taken(*address)
         };
         let past = known.into_iter().chain(self.past(request)).find(free);
+        let next = |family: Option<Family>| {
+            // in a pool that has gone round once nobody looks for one that nobody had
+            let all_touched = ranges.total() <= (self.held.len() + self.history.len()) as u128;
+            let mut touched = None;
+            let mut turn = ranges.turn_of(family, self.cursor_of(family, ranges));
+            let untouched = turn.find(|address| {
+                let is_new = all_touched || self.history.holder(*address).is_none();
+                // `taken` is dear
+                if !is_new && touched.is_some() || !free(address) {
+                    return false;
+                }
+                if !is_new {
+                    touched = Some(*address);
+                }
+                is_new
+            });
+            untouched.or(touched)
+        };
         let address = past.or_else(|| match among {
             Some(addresses) => addresses.iter().copied().find(free),
-            None => {
-                // in a pool that has gone round once nobody looks for one that nobody had
-                let all_touched = ranges.total() <= (self.held.len() + self.history.len()) as u128;
-                let mut touched = None;
-                let mut turn = ranges.turn_of(request.family, self.cursor_of(request.family, ranges));
-                let untouched = turn.find(|address| {
-                    let is_new = all_touched || self.history.holder(*address).is_none();
-                    // `taken` is dear
-                    if !is_new && touched.is_some() || !free(address) {
-                        return false;
-                    }
-                    if !is_new {
-                        touched = Some(*address);
-                    }
-                    is_new
-                });
-                untouched.or(touched)
+            None if request.family.is_none() => {
+                // who names no family goes on in the one of those before: a range of the other may come first in the turn
+                let is_mixed = ranges.has_family(Family::V4) && ranges.has_family(Family::V6);
+                let of_cursor = self.cursor.map(Family::of).filter(|_| is_mixed);
+                of_cursor.and_then(|family| next(Some(family))).or_else(|| next(None))
             }
+            None => next(request.family),
         });
         let address = address.ok_or(Refusal::Exhausted)?;
         self.history.remove(address);
@@ -355,7 +362,7 @@ impl Record {
     /// Whether the holder had the address last, or the same Service did before it was made again.
     fn was_of(&self, address: IpAddr, holder: &str) -> bool {
         let Some(last) = self.history.holder(address) else { return false };
-        last == holder || stem(holder).is_some_and(|own| stem(last) == Some(own))
+        is_same_service(last, holder)
     }
 
     /// Addresses that the same Service had last before it was made again: nobody else's name ends in a digest and is the
@@ -382,16 +389,16 @@ impl Record {
         }
     }
 
-    /// Takes an address back from its holder; of its past only this address of the family is remembered. Answers whether
-    /// anything changed: a release in another's name does nothing.
-    pub fn release(&mut self, address: IpAddr, holder: &str) -> bool {
+    /// Takes an address back from its holder; of its past of the family only this address is remembered, and what `rests`.
+    /// Answers whether anything changed: a release in another's name does nothing.
+    pub fn release(&mut self, address: IpAddr, holder: &str, rests: impl Fn(IpAddr) -> bool) -> bool {
         if self.holder(address) != Some(holder) {
             return false;
         }
         self.held.remove(address);
         self.spelled.remove(&address);
         let family = Family::of(address);
-        let past = self.history.of(holder).filter(|past| Family::of(*past) == family);
+        let past = self.history.of(holder).filter(|past| Family::of(*past) == family && !rests(*past));
         for past in past.collect::<Vec<_>>() {
             self.history.remove(past);
         }
@@ -409,9 +416,10 @@ impl Record {
     }
 
     /// Forgets up to `count` entries of the history: those furthest behind the cursor first, which the round robin
-    /// would give to somebody else soonest. Answers how many it forgot.
-    pub fn trim_history(&mut self, ranges: &Ranges, count: usize) -> usize {
-        let mut entries: Vec<_> = self.history.iter().map(|(address, _)| address).collect();
+    /// would give to somebody else soonest, and none of what `rests`. Answers how many it forgot.
+    pub fn trim_history(&mut self, ranges: &Ranges, count: usize, rests: impl Fn(IpAddr) -> bool) -> usize {
+        let all = self.history.iter().map(|(address, _)| address);
+        let mut entries: Vec<_> = all.filter(|address| !rests(*address)).collect();
         entries
             .sort_by_key(|address| ranges.distance(self.cursor, *address).map_or((0, 0), |ahead| (1, ahead)));
         entries.truncate(count);
@@ -420,6 +428,11 @@ impl Record {
         }
         entries.len()
     }
+}
+
+/// Whether two holders are one, or of one Service that was made again.
+pub fn is_same_service(one: &str, other: &str) -> bool {
+    one == other || stem(one).is_some_and(|own| stem(other) == Some(own))
 }
 
 /// The name of a holder without the digest at its end, if it has one.

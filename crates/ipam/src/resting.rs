@@ -1,6 +1,10 @@
 //! Released addresses that rest: nobody but their former holder gets them before the end of their rest.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap},
+    net::IpAddr,
+};
 
 /// The longest rest of an address, in seconds: a year.
 pub const LONGEST_REST: i64 = 366 * 24 * 3600;
@@ -40,13 +44,25 @@ impl Resting {
         self.0.retain(|address, _| keep(*address));
     }
 
-    /// Ends the rests that would end first, until at most `most` are left.
-    pub fn shorten(&mut self, most: usize) {
-        let mut ends: Vec<_> = self.0.iter().map(|(address, end)| (*end, *address)).collect();
-        ends.sort_unstable();
-        ends.truncate(self.0.len().saturating_sub(most));
-        for (_, address) in ends {
-            self.0.remove(&address);
+    /// Ends rests until at most `most` are left: of the tenant who has the most of them, the first to end. A tenant who lays
+    /// thousands of addresses to rest ends nobody else's.
+    pub fn shorten<'a>(&mut self, most: usize, tenant: impl Fn(IpAddr) -> &'a str) {
+        let mut of_tenants: BTreeMap<&str, Vec<Reverse<(i64, IpAddr)>>> = BTreeMap::new();
+        for (address, end) in &self.0 {
+            of_tenants.entry(tenant(*address)).or_default().push(Reverse((*end, *address)));
+        }
+        let mut by_number: BinaryHeap<_> = of_tenants
+            .into_values()
+            .map(|rests| (rests.len(), BinaryHeap::from(rests)))
+            .map(|(number, rests)| (number, rests.peek().copied(), rests.into_sorted_vec()))
+            .collect();
+        while self.0.len() > most {
+            let Some((number, _, mut rests)) = by_number.pop() else { return };
+            // the last one of the sorted ends first
+            if let Some(Reverse((_, address))) = rests.pop() {
+                self.0.remove(&address);
+            }
+            by_number.push((number.saturating_sub(1), rests.last().copied(), rests));
         }
     }
 
@@ -83,12 +99,19 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_the_first_to_end_are_let_go() {
-        let mut resting = Resting::read([(ip(1), 130), (ip(2), 110), (ip(3), 120)], 100, 60);
-        resting.shorten(3);
-        assert_eq!(resting.len(), 3);
-        resting.shorten(1);
-        assert_eq!(resting.iter().collect::<Vec<_>>(), [(ip(1), 130)]);
-        assert_eq!((resting.end_of(ip(1)), resting.end_of(ip(2))), (Some(130), None));
+    fn of_too_many_rests_those_of_who_has_the_most_end_first() {
+        let entries = [(ip(1), 110), (ip(2), 101), (ip(3), 140), (ip(4), 120), (ip(5), 130), (ip(6), 105)];
+        let of_evil = [ip(3), ip(4), ip(5), ip(6)];
+        let left = |most| {
+            let mut resting = Resting::read(entries, 100, 60);
+            resting.shorten(most, |address| if of_evil.contains(&address) { "evil" } else { "shop" });
+            resting.iter().map(|(address, _)| address).collect::<Vec<_>>()
+        };
+        assert_eq!(left(6).len(), 6);
+        assert_eq!(left(5), [1, 2, 3, 4, 5].map(ip));
+        assert_eq!(left(4), [1, 2, 3, 5].map(ip), "the victim's would have ended first");
+        // of two with as many the one whose first ends first
+        assert_eq!(left(3), [1, 3, 5].map(ip));
+        assert!(left(0).is_empty());
     }
 }

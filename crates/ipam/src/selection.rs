@@ -293,6 +293,7 @@ mod tests {
     #[case("WN", need("n1", "", "default", ""), Mode::StrictThenLoose, "N")]
     #[case("D", need("", "", "default", ""), Mode::Strict, "")]
     #[case("H", need("", "", "default", ""), Mode::Strict, "H")]
+    // docs/contract/load-balancer.md#IP-6
     #[case::a_global_pool_hides_the_loose_round(
         "NG",
         need("n1", "p", "default", "c"),

@@ -40,7 +40,7 @@ fn claims_of_one_family_do_not_send_the_other_back_to_its_beginning() {
     }
     assert_eq!(turn, ["10.0.0.2", "fd00::2", "10.0.0.3", "fd00::3", "10.0.0.4", "fd00::4"]);
     for (address, holder) in [("10.0.0.2", "four-0"), ("10.0.0.4", "four-2")] {
-        assert!(record.release(ip(address), holder));
+        assert!(record.release(ip(address), holder, |_| false));
     }
     assert_eq!(claim(&mut record, "stranger", Family::V4), "10.0.0.5");
     assert_eq!(claim(&mut record, "four-0", Family::V4), "10.0.0.2");
@@ -65,7 +65,7 @@ fn who_asks_for_an_address_moves_the_round_robin_of_neither_family() {
     let highest = Request { exactly: Some(ip("10.0.0.9")), ..Request::of("asks") };
     record.claim(&ranges, highest, |_| false).unwrap();
     assert_eq!(claim_of(&mut record, &ranges, "six-0", Family::V6), "fd00::2");
-    assert!(record.release(ip("10.0.0.2"), "four-0"));
+    assert!(record.release(ip("10.0.0.2"), "four-0", |_| false));
     let turns = record.turns();
     // as the next one reads it who writes the pool
     let read = Record::read(&record.allocated(), &record.allocated_history(), &record.last_allocated());
@@ -108,13 +108,13 @@ fn addresses_go_round_and_come_back_to_their_last_holder() {
     };
     assert_eq!(claim(&mut record, "a"), Ok("10".into()));
     assert_eq!(claim(&mut record, "b"), Ok("11".into()));
-    assert!(record.release(ip("192.168.100.10"), "a"));
+    assert!(record.release(ip("192.168.100.10"), "a", |_| false));
     assert_eq!(claim(&mut record, "c"), Ok("12".into()));
     assert_eq!(claim(&mut record, "d"), Ok("13".into()));
     assert_eq!(claim(&mut record, "e"), Ok("10".into()));
     assert_eq!(claim(&mut record, "f"), Err(Refusal::Exhausted));
     assert_eq!(claim(&mut record, "a"), Err(Refusal::Exhausted));
-    assert!(record.release(ip("192.168.100.11"), "b"));
+    assert!(record.release(ip("192.168.100.11"), "b", |_| false));
     assert_eq!(claim(&mut record, "a"), Ok("11".into()));
 }
 
@@ -135,7 +135,7 @@ fn the_last_holder_gets_its_address_wherever_the_cursor_stands() {
     let (ranges, mut record) = (four(), Record::default());
     claim(&mut record, &ranges, "a").unwrap();
     claim(&mut record, &ranges, "b").unwrap();
-    record.release(ip("192.168.100.11"), "b");
+    record.release(ip("192.168.100.11"), "b", |_| false);
     claim(&mut record, &ranges, "c").unwrap();
     assert_eq!(claim(&mut record, &ranges, "b").unwrap(), "192.168.100.11");
 }
@@ -233,8 +233,8 @@ fn a_holder_cannot_know_itself_to_the_gateway_or_to_anothers_address() {
 fn a_release_by_another_holder_changes_nothing() {
     let mut record = Record::read(&map(&[("192.168.100.12", "shop/web")]), &BTreeMap::new(), "");
     let before = record.clone();
-    assert!(!record.release(ip("192.168.100.12"), "shop/api"));
-    assert!(!record.release(ip("192.168.100.13"), "shop/web"));
+    assert!(!record.release(ip("192.168.100.12"), "shop/api", |_| false));
+    assert!(!record.release(ip("192.168.100.13"), "shop/web", |_| false));
     assert_eq!(record, before);
 }
 
@@ -265,11 +265,11 @@ fn history_outside_of_the_ranges_is_forgotten() {
 fn history_is_trimmed_furthest_behind_the_cursor_first() {
     let history = map(&[("192.168.100.10", "a/a"), ("192.168.100.12", "b/b"), ("192.168.100.13", "c/c")]);
     let mut record = Record::read(&BTreeMap::new(), &history, "192.168.100.11");
-    assert_eq!(record.trim_history(&four(), 1), 1);
+    assert_eq!(record.trim_history(&four(), 1, |_| false), 1);
     assert_eq!(record.allocated_history(), map(&[("192.168.100.10", "a/a"), ("192.168.100.13", "c/c")]));
-    assert_eq!(record.trim_history(&four(), 1), 1);
+    assert_eq!(record.trim_history(&four(), 1, |_| false), 1);
     assert_eq!(record.allocated_history(), map(&[("192.168.100.10", "a/a")]));
-    assert_eq!(record.trim_history(&four(), 9), 1);
+    assert_eq!(record.trim_history(&four(), 9, |_| false), 1);
 }
 
 #[derive(Clone, Debug)]
@@ -368,7 +368,7 @@ proptest! {
                     let address = record.of(&of).next();
                     if let Some(address) = address {
                         let before = record.clone();
-                        let released = record.release(address, &by);
+                        let released = record.release(address, &by, |_| false);
                         prop_assert_eq!(released, of == by);
                         if released && record.of(&of).next().is_none() {
                             let mut again = record.clone();
@@ -401,7 +401,7 @@ proptest! {
             let holder = format!("ns/lb-{turn}");
             let address = record.claim(&ranges, Request::of(&holder), |_| false).unwrap().address();
             prop_assert!(visited.insert(address));
-            record.release(address, &holder);
+            record.release(address, &holder, |_| false);
         }
         prop_assert_eq!(visited.len(), total);
     }
@@ -565,7 +565,7 @@ fn a_key_that_another_program_wrote_stays_as_it_is_until_its_record_goes(
     let mut record = Record::read(&map(&[(key, "capi/m-1")]), &map(&[]), "");
     assert_eq!(record.holder(ip(canonical)), Some("capi/m-1"));
     assert_eq!(record.allocated(), map(&[(key, "capi/m-1")]));
-    assert!(record.release(ip(canonical), "capi/m-1"));
+    assert!(record.release(ip(canonical), "capi/m-1", |_| false));
     assert_eq!(record.allocated(), map(&[]));
     record.put(ip(canonical), "shop/web");
     assert_eq!(record.allocated(), map(&[(canonical, "shop/web")]));

@@ -160,6 +160,7 @@ pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
         rest: 0,
         limit,
         forgets: 16,
+        has_no_room: false,
     };
     for (address, holder) in status_addresses {
         if checked.pool.ranges.offers(*address)
@@ -173,13 +174,16 @@ pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
     }
     draft.measure(pool);
     let answers: Vec<_> = orders.iter().map(|order| draft.carry_out(order)).collect();
-    let Draft { mut record, recorded, mut resting, .. } = draft;
+    let Draft { mut record, recorded, mut resting, size, has_no_room, .. } = draft;
     if has_ranges(checked) {
         let ranges = &checked.pool.ranges;
         record.prune(ranges);
         resting.retain(|address| ranges.offers(address) && record.holder(address).is_none());
     }
-    rests::bound(&mut resting);
+    let room = rests::room(pool);
+    let is_cut = rests::bound(&mut resting, &record, room) || has_no_room;
+    let cut =
+        if is_cut || rests::stays_cut(pool, &resting, room, size, limit) { rests::CUT_SHORT } else { "" };
 
     let turns = record.turns();
     let put = pool.edited(|json| {
@@ -193,7 +197,11 @@ pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
         rests::write(json, &resting);
         write_finalizer(json, pool, &record);
         let above = above_quota(&checked.pool.quotas, &record, others);
-        let notes = [("ServiceOrphaned", announced_by(orphans, &record)), ("QuotaExceeded", above)];
+        let notes = [
+            ("ServiceOrphaned", announced_by(orphans, &record)),
+            ("QuotaExceeded", above),
+            ("NoRoomForRests", cut.to_owned()),
+        ];
         write_status(json, pool, checked, (&record, &resting), notes, now);
     });
     Decision { put, recorded, turns, answers }
@@ -223,6 +231,8 @@ struct Draft<'a> {
     /// So many entries of the history are forgotten at once, and twice as many the next time: each time walks the whole
     /// record, and a batch may have a thousand claims.
     forgets: usize,
+    /// What was released does not rest, because the object has no room for it.
+    has_no_room: bool,
 }
 
 impl<'a> Draft<'a> {
@@ -270,12 +280,9 @@ impl<'a> Draft<'a> {
                 if self.shown().contains(&(*address, holder.as_str())) {
                     return Ok(Answer::Kept);
                 }
-                // what rests counts for who released it, where there is a quota
-                let is_limited = !limits(&self.checked.pool.quotas, self.others, holder).is_empty();
-                let counts = |past: &IpAddr| self.resting.end_of(*past).is_some();
-                let past = is_limited.then(|| self.record.past_of(holder).filter(counts).collect::<Vec<_>>());
-                if self.record.release(*address, holder) {
-                    past.into_iter().flatten().for_each(|past| self.record.remember(past, holder));
+                // what rests is its former holder's, and counts for its quota
+                let Self { record, resting, .. } = self;
+                if record.release(*address, holder, |past| resting.end_of(past).is_some()) {
                     self.exhausted.clear();
                     let rests = self.let_rest(*address);
                     self.note_quotas(holder, |used| {
@@ -404,19 +411,25 @@ impl<'a> Draft<'a> {
     fn let_rest(&mut self, address: IpAddr) -> bool {
         let Some(end) = self.rest_until else { return false };
         let bytes = rests::bytes(address);
+        // the history must go on naming who had it
+        self.resting.begin(address, end);
         let has_room = self.make_room(bytes);
         if has_room {
-            self.resting.begin(address, end);
             self.rest += bytes;
             self.size += bytes;
+        } else {
+            self.resting.end(address);
+            self.has_no_room = true;
         }
         has_room
     }
 
-    /// Whether so many bytes more fit; forgets history until they do.
+    /// Whether so many bytes more fit; forgets history until they do, but for what rests.
     fn make_room(&mut self, needed: usize) -> bool {
         while self.size + needed > self.limit {
-            if self.record.trim_history(&self.checked.pool.ranges, self.forgets) == 0 {
+            let Self { record, resting, checked, forgets, .. } = self;
+            let rests = |address: IpAddr| resting.end_of(address).is_some();
+            if record.trim_history(&checked.pool.ranges, *forgets, rests) == 0 {
                 return false;
             }
             self.forgets *= 2;
@@ -499,7 +512,7 @@ fn write_status(
     pool: &IPPool,
     checked: &CheckedPool,
     (record, resting): (&Record, &Resting),
-    notes: [(&'static str, String); 2],
+    notes: [(&'static str, String); 3],
     now: &str,
 ) {
     let (total, available) = if has_ranges(checked) {

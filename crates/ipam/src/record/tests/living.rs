@@ -27,7 +27,7 @@ fn nothing_new_is_given_out_of_a_range_that_drains_and_what_is_held_stays() {
     assert_eq!(demand("10.0.0.11", "e"), Err(Refusal::Draining(ip("10.0.0.11"))));
     assert_eq!(demand("10.0.0.10", "e"), Err(Refusal::Held(ip("10.0.0.10"))));
     assert_eq!(demand("10.0.0.10", "a"), Ok(Claim::Adopted(ip("10.0.0.10"))));
-    assert!(record.release(ip("10.0.0.10"), "a"));
+    assert!(record.release(ip("10.0.0.10"), "a", |_| false));
     assert_eq!(claim(&mut record, &ranges, "a"), Err(Refusal::Exhausted), "it does not come back to it");
     let shown = Request { known: Some(ip("10.0.0.10")), ..Request::of("a") };
     let taken_back = record.claim(&ranges, shown, |_| false);
@@ -80,7 +80,7 @@ fn a_holder_of_both_families_gets_both_back_after_it_was_made_again() {
         record.put(address, "shop/web-1a2b3c4d");
     }
     for address in both {
-        assert!(record.release(address, "shop/web-1a2b3c4d"));
+        assert!(record.release(address, "shop/web-1a2b3c4d", |_| false));
     }
     let mut claim = |holder, family| {
         let request = Request { family: Some(family), ..Request::of(holder) };
@@ -89,4 +89,33 @@ fn a_holder_of_both_families_gets_both_back_after_it_was_made_again() {
     for (family, address) in [Family::V4, Family::V6].into_iter().zip(both) {
         assert_eq!(claim("shop/web-9f8e7d6c", family), Ok(address), "its Service was made again");
     }
+}
+
+// its move lays one to rest after the other
+#[test]
+fn a_holder_that_moved_twice_is_still_the_former_holder_of_what_rests() {
+    let (ranges, mut record) = (four(), Record::default());
+    let all = ["192.168.100.10", "192.168.100.11", "192.168.100.12"].map(ip);
+    let resting = Resting::read(all[..2].iter().map(|address| (*address, 160)), 100, 60);
+    for address in all {
+        record.put(address, "shop/web");
+        record.release(address, "shop/web", |past| resting.end_of(past).is_some());
+    }
+    for address in all {
+        assert_eq!(record.last_holder(address), Some("shop/web"));
+    }
+    let request = Request { resting: Some(&resting), exactly: Some(all[0]), ..Request::of("shop/web") };
+    assert_eq!(record.claim(&ranges, request, |_| false), Ok(Claim::Recorded(all[0])));
+    record.release(all[0], "shop/web", |_| false);
+    assert_eq!(record.past_of("shop/web").collect::<Vec<_>>(), [all[0]], "what rests no more is forgotten");
+}
+
+#[test]
+fn who_names_no_family_gets_one_of_the_family_of_the_cursor_also_past_a_range_that_drains() {
+    let wide = RangeSpec { drain: true, ..RangeSpec::subnet("10.0.0.0/24") };
+    let ranges = [wide, RangeSpec::subnet("fd00::/64"), RangeSpec::subnet("10.0.1.0/30")];
+    let ranges = Ranges::parse(&ranges).unwrap();
+    let mut record = Record::read(&BTreeMap::new(), &BTreeMap::new(), "10.0.0.7");
+    assert_eq!(claim(&mut record, &ranges, "a").unwrap(), "10.0.1.2");
+    assert_eq!(claim(&mut record, &ranges, "b").unwrap(), "fd00::2", "the other one is full");
 }

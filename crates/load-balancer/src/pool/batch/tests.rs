@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::*;
 mod living;
+mod quotas;
 
 /// Usable: .10 to .13 of 10.0.0.0/24.
 fn pool(status: &Value) -> RawObject<IPPool> {
@@ -95,6 +96,7 @@ fn given(decision: &Decision, holder: &str) -> String {
     allocated.into_iter().find(|(_, by)| by == holder).unwrap_or_else(|| panic!("{holder} has none")).0
 }
 
+// docs/contract/load-balancer.md#IP-4
 #[test]
 fn what_waits_shares_one_put_and_everybody_has_an_address_of_their_own() {
     let pool = settled(&json!({"10.0.0.10": "a/a"}), &json!({}));

@@ -100,6 +100,7 @@ impl Wiring<'_> {
             index: self.index.clone(),
             orders: self.orders.clone(),
             queue: self.queues.load_balancers.clone(),
+            pools: self.queues.pools.clone(),
         };
         self.connect_pools(&waker);
         let Self { caches, queues, config_maps, .. } = self;
@@ -398,6 +399,23 @@ mod tests {
             self.caches.load_balancers.wrote(object(json));
         }
 
+        /// Pool edge has this quota and gives shop/web an address.
+        fn limits(&self, quota: Value) {
+            let mut pool = edge().json();
+            pool["metadata"]["resourceVersion"] = "2".into();
+            pool["spec"]["quota"] = quota;
+            pool["status"] = json!({"total": 9, "available": 8, "lastAllocated": "",
+                "allocated": {"10.0.0.7": "shop/web"}});
+            self.caches.pools.wrote(object(pool));
+        }
+
+        /// shop/web is there, of this guest cluster.
+        fn is_of(&self, uid: &str, cluster: &str) {
+            self.caches.load_balancers.wrote(object(json!({
+                "metadata": {"namespace": "shop", "name": "web", "uid": uid, "resourceVersion": uid,
+                    "annotations": {annotations::LB_CLUSTER: cluster}}, "spec": {}})));
+        }
+
         /// Whether anybody but shop/web is to be looked at.
         fn woke(&self) -> bool {
             assert!((1..=2).contains(&self.queues.load_balancers.depth()));
@@ -484,17 +502,30 @@ mod tests {
     ) {
         let (world, waits) = (world(), ObjectKey::new("shop", "waits"));
         world.waiters.leave(&waits);
-        let mut pool = edge().json();
-        pool["metadata"]["resourceVersion"] = "2".into();
-        pool["spec"]["quota"] = quota;
-        pool["status"] = json!({"total": 9, "available": 8, "lastAllocated": "",
-            "allocated": {"10.0.0.7": "shop/web"}});
-        world.caches.pools.wrote(object(pool));
-        world.caches.load_balancers.wrote(object(json!({
-            "metadata": {"namespace": "shop", "name": "web", "uid": "u", "resourceVersion": "1",
-                "annotations": {annotations::LB_CLUSTER: "blue"}}, "spec": {}})));
+        world.limits(quota);
+        world.is_of("1", "blue");
         world.waiters.enter(&waits, WaitingFor::Named("edge".to_owned()));
         world.edit(|lb| lb["metadata"]["annotations"][annotations::LB_CLUSTER] = "red".into());
+        assert_eq!(world.woke(), wakes);
+    }
+
+    // somebody removed the finalizer of the first, and the record garbage collector had no time
+    #[rstest]
+    #[case::of_another("red", true)]
+    #[case::of_the_same("blue", false)]
+    #[tokio::test(start_paused = true)]
+    async fn an_object_made_again_for_another_cluster_frees_the_quota_of_the_first(
+        #[case] second: &str,
+        #[case] wakes: bool,
+    ) {
+        let (world, waits) = (world(), ObjectKey::new("shop", "waits"));
+        world.waiters.leave(&waits);
+        world.limits(json!([{"guestCluster": "blue", "max": 1}]));
+        world.is_of("1", "blue");
+        world.waiters.enter(&waits, WaitingFor::Named("edge".to_owned()));
+        world.caches.load_balancers.gone(&web(), "1");
+        assert!(!world.woke(), "its record stands");
+        world.is_of("2", second);
         assert_eq!(world.woke(), wakes);
     }
 

@@ -117,11 +117,8 @@ pub(crate) fn order(
     exactly: Option<IpAddr>,
     family: Option<Family>,
 ) -> Order {
-    let holder = holder.to_owned();
-    match exactly {
-        Some(address) => Order::ClaimExactly { holder, address },
-        None => Order::Claim { holder, known, family },
-    }
+    let (holder, claim) = (holder.to_owned(), Order::Claim { holder: holder.to_owned(), known, family });
+    exactly.map_or(claim, |address| Order::ClaimExactly { holder, address })
 }
 
 impl Decided {

@@ -134,7 +134,9 @@ impl Obstacle {
             Self::NotInPool(None) => "no pool that may serve this load balancer gives it".to_owned(),
             Self::NotInPool(Some(pool)) => format!("pool {pool} does not give it"),
             Self::Resting(until) => {
-                format!("it rests until {until} after its release, and only its former holder gets it before")
+                format!(
+                    "it rested until {until} when this one asked, and only its former holder gets it before"
+                )
             }
             Self::Draining => "the range that it is of drains, so nothing new is given out of it".to_owned(),
             Self::OtherFamily => "the load balancer asks for an address of the other family".to_owned(),
@@ -143,22 +145,30 @@ impl Obstacle {
     }
 }
 
+const RELEASED: &str = "; waiting until it is released";
+const RESTED: &str = "; waiting until then";
+
 /// The sentence about a demand that waits.
 pub(crate) fn demand_waits(lb: &LoadBalancer, address: IpAddr, obstacle: &Obstacle, stays: &str) -> String {
     let until = match obstacle {
-        Obstacle::InUse(_) => "; waiting until it is released",
-        Obstacle::Resting(_) => "; waiting until then",
+        Obstacle::InUse(_) => RELEASED,
+        Obstacle::Resting(_) => RESTED,
         Obstacle::NotInPool(_) | Obstacle::Draining => "; waiting for a pool that gives it",
         Obstacle::OtherFamily | Obstacle::Pool(..) => "",
     };
-    let (begin, end) = (format!("requested address {address} is not to be had: "), format!("{until}{stays}"));
-    // thousands who demand one address write nothing when its holder changes; with two addresses there is more in the message
-    let told = shown(lb).filter(|_| matches!(obstacle, Obstacle::InUse(_))).and_then(|shown| {
+    let begin = format!("requested address {address} is not to be had: ");
+    // thousands who demand one address write nothing when its holder changes, or when it begins to rest; with two addresses
+    // there is more in the message
+    let is_anothers = matches!(obstacle, Obstacle::InUse(_) | Obstacle::Resting(_));
+    let told = shown(lb).filter(|_| is_anothers).and_then(|shown| {
         let sentence = &shown.message[shown.message.find(&begin)?..];
-        let stop = sentence.find(&end)? + end.len();
-        Some(sentence[..stop].to_owned())
+        let stop = [RELEASED, RESTED].into_iter().find_map(|until| {
+            let end = format!("{until}{stays}");
+            Some(sentence.find(&end)? + end.len())
+        });
+        Some(sentence[..stop?].to_owned())
     });
-    told.unwrap_or_else(|| begin + &obstacle.why(&ObjectKey::of(lb)) + &end)
+    told.unwrap_or_else(|| format!("{begin}{}{until}{stays}", obstacle.why(&ObjectKey::of(lb))))
 }
 
 /// The sentence about a wish that is answered with another address.

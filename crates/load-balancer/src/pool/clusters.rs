@@ -26,9 +26,10 @@ impl Clusters {
         self.members.get(cluster).into_iter().flatten()
     }
 
-    pub(super) fn seen(&mut self, key: &ObjectKey, lb: &LoadBalancer) {
+    /// Answers the cluster that it was of before, if that is another one: also one that it was of before it went.
+    pub(super) fn seen(&mut self, key: &ObjectKey, lb: &LoadBalancer) -> Option<String> {
         self.gone.remove(key);
-        self.set(key, cluster_of(lb));
+        self.set(key, cluster_of(lb))
     }
 
     pub(super) fn gone(&mut self, key: &ObjectKey) {
@@ -46,22 +47,24 @@ impl Clusters {
         }
     }
 
-    fn set(&mut self, key: &ObjectKey, cluster: Option<String>) {
+    fn set(&mut self, key: &ObjectKey, cluster: Option<String>) -> Option<String> {
         if self.cluster_of.get(key) == cluster.as_ref() {
-            return;
+            return None;
         }
-        if let Some(before) = self.cluster_of.remove(key)
-            && let Some(members) = self.members.get_mut(&before)
+        let before = self.cluster_of.remove(key);
+        if let Some(before) = &before
+            && let Some(members) = self.members.get_mut(before)
         {
             members.remove(key);
             if members.is_empty() {
-                self.members.remove(&before);
+                self.members.remove(before);
             }
         }
         if let Some(cluster) = cluster {
             self.members.entry(cluster.clone()).or_default().insert(key.clone());
             self.cluster_of.insert(key.clone(), cluster);
         }
+        before
     }
 }
 

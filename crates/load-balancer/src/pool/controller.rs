@@ -209,6 +209,7 @@ mod tests {
         assert_eq!(look_in(end, now), Duration::from_millis(milliseconds));
     }
 
+    // docs/contract/load-balancer.md#IP-10
     #[test]
     fn the_annotation_is_read_with_blanks_and_with_ipv6() {
         let holder = ObjectKey::new("shop", "web");

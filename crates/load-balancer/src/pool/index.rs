@@ -44,6 +44,8 @@ struct State {
     /// reference, the manager of a field, and, by way of kube-vip, the address in its status.
     unreleased: AddressIndex,
     clusters: Clusters,
+    /// The guest clusters that load balancers were of, since somebody asked for the pools that this concerns.
+    moved_from: BTreeMap<ObjectKey, BTreeSet<String>>,
     /// The addresses that a claim had to pass over because of an object or its Service, by that object.
     missed: AddressIndex,
 }
@@ -150,7 +152,11 @@ impl PoolIndex {
             state.allocated.set(&change.key, addresses.collect());
             state.note_alive(change, lb.as_deref());
             match &lb {
-                Some(lb) => state.clusters.seen(&change.key, lb),
+                Some(lb) => {
+                    if let Some(former) = state.clusters.seen(&change.key, lb) {
+                        state.moved_from.entry(change.key.clone()).or_default().insert(former);
+                    }
+                }
                 None => state.clusters.gone(&change.key),
             }
             state.forget_cluster(&change.key);
@@ -236,20 +242,23 @@ impl PoolIndex {
     }
 
     /// The pools that count the load balancer for another guest cluster from now on, because they have a quota for the
-    /// former or the new one; `None` where it is of the same.
+    /// former or the new one; `None` where it is of the same. One that went and was made again may have left the record of
+    /// its predecessor.
     pub(crate) fn pools_of_moved(
         &self,
         change: &Change<RawObject<LoadBalancer>>,
     ) -> Option<BTreeSet<String>> {
-        let (old, new) = (change.old.as_ref()?, change.new.as_ref()?);
-        let clusters = [clusters::cluster_of(old), clusters::cluster_of(new)];
-        if clusters[0] == clusters[1] {
+        let mut clusters = self.state().moved_from.remove(&change.key).unwrap_or_default();
+        let new = change.new.as_ref()?;
+        let now = clusters::cluster_of(new);
+        if clusters.is_empty() && change.old.as_ref().is_none_or(|old| clusters::cluster_of(old) == now) {
             return None;
         }
+        clusters.extend(now);
         let (checked, recorded) = (self.checked_pools(), self.recorded_for(&change.key));
         let counts = |pool: &String| {
             let of_pool = checked.iter().map(|checked| &checked.pool).find(|known| known.name == *pool);
-            of_pool.is_some_and(|pool| clusters.iter().flatten().any(|name| pool.quotas.limits_cluster(name)))
+            of_pool.is_some_and(|pool| clusters.iter().any(|name| pool.quotas.limits_cluster(name)))
         };
         Some(recorded.into_iter().map(|(pool, _)| pool).filter(counts).collect())
     }

@@ -96,6 +96,8 @@ pub(crate) struct Waker {
     pub(crate) index: PoolIndex,
     pub(crate) orders: Orders,
     pub(crate) queue: Queue<ObjectKey>,
+    /// Of pools: what their conditions say.
+    pub(crate) pools: Queue<ObjectKey>,
 }
 
 impl Waker {
@@ -117,6 +119,8 @@ impl Waker {
         // a refusal may be on its way that counted it for the former one
         self.orders.outdate(&change.key);
         self.queue.add(change.key.clone());
+        // a tenant that held more than its quota gives may hold less now
+        pools.iter().for_each(|pool| self.pools.add(ObjectKey::new("", pool)));
         if !pools.is_empty() {
             self.tell(&News::Freed { addresses: BTreeSet::new(), pools });
         }
@@ -165,11 +169,23 @@ fn news(
     }
     // another program may have written an IPv4 address as a mapped one
     let parsed = |key: &String| key.parse::<IpAddr>().ok().map(|address| address.to_canonical());
-    let addresses: Vec<_> = freed.iter().filter_map(|(key, _)| parsed(key)).chain(rested).collect();
-    let mut pools = offering(&addresses);
-    // its record has room again, wherever the address lay
-    pools.extend(old.metadata.name.clone());
+    let addresses: Vec<_> = freed.iter().filter_map(|(key, _)| parsed(key)).chain(rested.clone()).collect();
+    let is_free = |address: &IpAddr| now(&address.to_string()).is_none();
+    let free: Vec<_> = addresses.iter().copied().filter(is_free).collect();
+    let mut pools = if free.is_empty() { BTreeSet::new() } else { offering(&free) };
+    // the record, or the quota of who had the address, has room again; not where it went back to who laid it to rest
+    if !freed.is_empty() || rested.iter().any(|address| !is_back(old, new, *address)) {
+        pools.extend(old.metadata.name.clone());
+    }
     Some(News::Freed { addresses: addresses.into_iter().collect(), pools })
+}
+
+/// Whether who had the address last has it again.
+fn is_back(old: &IPPool, new: &IPPool, address: IpAddr) -> bool {
+    let key = address.to_string();
+    let last = old.status.as_ref().and_then(|status| status.allocated_history.get(&key));
+    let now = new.status.as_ref().and_then(|status| status.allocated.get(&key));
+    last.zip(now).is_some_and(|(last, now)| ipam::is_same_service(last, now))
 }
 
 /// Addresses whose rest is over.
@@ -243,8 +259,9 @@ mod tests {
         Some(pool(&["::ffff:10.0.0.2"])), Some(pool(&[])), Some(freed("10.0.0.2", &["edge", "has 10.0.0.2"])))]
     #[case::both(
         Some(pool(&["10.0.0.1", "10.0.0.2"])), Some(pool(&["10.0.0.2", "10.0.0.3"])), Some(freed("10.0.0.1", &["edge", "has 10.0.0.1"])))]
+    // the quota of who had it has room
     #[case::to_another_holder(
-        Some(pool(&["10.0.0.1"])), Some(of_another("10.0.0.1")), Some(freed("10.0.0.1", &["edge", "has 10.0.0.1"])))]
+        Some(pool(&["10.0.0.1"])), Some(of_another("10.0.0.1")), Some(freed("10.0.0.1", &["edge"])))]
     #[case::appeared(None, Some(pool(&[])), Some(News::Choice))]
     #[case::gone(Some(pool(&[])), None, Some(News::Choice))]
     #[case::other_priority(Some(pool(&[])), Some(of_priority(7)), Some(News::Choice))]
@@ -263,6 +280,22 @@ mod tests {
         let offering =
             |addresses: &[IpAddr]| addresses.iter().map(|address| format!("has {address}")).collect();
         assert_eq!(news(old.as_ref(), new.as_ref(), offering), expected);
+    }
+
+    // five hundred Services that are made again in a full pool called everybody who waits for it five hundred times
+    #[rstest]
+    #[case::who_had_it("shop/web-1a2b3c4d", "shop/web-9f8e7d6c", &[])]
+    #[case::somebody_else_after_its_rest("shop/web-1a2b3c4d", "shop/api-1a2b3c4d", &["edge"])]
+    fn who_takes_back_what_rests_wakes_only_who_asked_for_that_address(
+        #[case] last: &str,
+        #[case] now: &str,
+        #[case] pools: &[&str],
+    ) {
+        let (mut old, mut new) = (resting(&["10.0.0.2"]), pool(&[]));
+        old.status.as_mut().unwrap().allocated_history.insert("10.0.0.2".to_owned(), last.to_owned());
+        new.status.as_mut().unwrap().allocated.insert("10.0.0.2".to_owned(), now.to_owned());
+        let told = news(Some(&old), Some(&new), |_| panic!("no other pool may give it"));
+        assert_eq!(told, Some(freed("10.0.0.2", pools)));
     }
 
     fn freed(address: &str, pools: &[&str]) -> News {

@@ -6,7 +6,7 @@ use harvester_api::{ConditionStatus, IPPool, LoadBalancer, annotations};
 use kube::ResourceExt as _;
 use load_balancer::PoolChoice;
 use serde_json::{Value, json};
-use test_cluster::TestCluster;
+use test_cluster::{Request, TestCluster};
 
 use super::fixtures::{
     Controller, address_of, controller, in_step, load_balancer, pool, ready_of, record_of, work,
@@ -180,6 +180,19 @@ test_cluster::component_tests! {
         in_step(&cluster).await;
     }
 
+    // docs/contract/load-balancer.md#IP-15
+    async fn a_global_pool_that_no_webhook_has_labelled_serves_everybody(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        edit(&cluster, json!({"selector": {"scope": [{"project": "*", "namespace": "*", "guestCluster": "*"}]}})).await;
+        assert!(cluster.harvester.get::<IPPool>("edge").await.unwrap().labels().is_empty());
+        load_balancer(&cluster, "web", "").await;
+        let network = json!({"metadata": {"annotations": {annotations::LB_NETWORK: "team-a/vlan10"}}});
+        cluster.harvester.patch::<LoadBalancer>("team-a/web", network).await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.10");
+    }
+
     // docs/contract/load-balancer.md#IP-7
     async fn a_strict_global_pool_gives_no_address_to_another_network(cluster: TestCluster) {
         let rules = PoolChoice { strict_global_network: true, ..PoolChoice::default() };
@@ -285,6 +298,55 @@ test_cluster::component_tests! {
         assert_eq!(record_of(&cluster, "edge").await.conditions[0].message, "");
         in_step(&cluster).await;
     }
+    async fn a_pool_says_no_more_that_a_cluster_holds_too_much_when_its_object_moved(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        for name in ["first", "second"] {
+            load_balancer(&cluster, name, "").await;
+        }
+        cluster.settle().await;
+        edit(&cluster, json!({"quota": [{"guestCluster": "blue", "max": 1}]})).await;
+        let told = record_of(&cluster, "edge").await.conditions[0].clone();
+        assert!(told.message.contains("guest cluster blue of namespace team-a"), "{}", told.message);
+        let red = json!({"metadata": {"annotations": {annotations::LB_CLUSTER: "red"}}});
+        cluster.harvester.patch::<LoadBalancer>("team-a/first", red).await;
+        cluster.settle().await;
+        assert_eq!(record_of(&cluster, "edge").await.conditions[0].message, "");
+    }
+
+    // sixty stand for them
+    async fn a_thousand_who_wait_write_nothing_when_an_address_begins_to_rest(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 10).await;
+        edit(&cluster, json!({"quarantineSeconds": 86400})).await;
+        load_balancer(&cluster, "web", "").await;
+        cluster.settle().await;
+        let names: Vec<_> = (0..60).map(|n| format!("lb-{n}")).collect();
+        for name in &names {
+            load_balancer(&cluster, name, "").await;
+        }
+        for name in &names[30..] {
+            let demand = json!({"metadata": {"annotations": {annotations::REQUESTED_IP_STRICT: "192.0.2.10"}}});
+            cluster.harvester.patch::<LoadBalancer>(&format!("team-a/{name}"), demand).await;
+        }
+        cluster.settle().await;
+        let written = |requests: Vec<Request>| {
+            let written = requests.into_iter().filter(|request| request.is_write());
+            written.filter(|request| request.resource() == "loadbalancers").count()
+        };
+        cluster.harvester.forget_requests();
+        cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        cluster.settle().await;
+        assert!(rests(&cluster).await.contains("192.0.2.10"));
+        assert_eq!(written(work(&cluster)), 1, "the finalizer of the one that went");
+        cluster.harvester.forget_requests();
+        let end = json!({"metadata": {"annotations": {annotations::QUARANTINE: null}}});
+        cluster.harvester.patch::<IPPool>("edge", end).await;
+        cluster.settle().await;
+        assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 1);
+        assert_eq!(written(work(&cluster)), 1, "the one that got it");
+    }
+
     async fn a_released_address_rests_for_all_but_its_former_holder_until_somebody_ends_that(cluster: TestCluster) {
         let _running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 10).await;

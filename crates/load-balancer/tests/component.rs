@@ -20,4 +20,5 @@ mod component {
     mod scope;
     mod source_ranges;
     mod vms;
+    mod way_back;
 }

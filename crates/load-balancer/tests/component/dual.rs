@@ -66,7 +66,7 @@ async fn vms_at_ipv6(cluster: &TestCluster) {
 }
 
 test_cluster::component_tests! {
-    // the Go program says that it is ready
+    // docs/contract/load-balancer.md#IP-10: the Go program says that it is ready
     async fn a_load_balancer_of_vms_at_an_ipv6_address_says_that_nobody_is_reached_there(cluster: TestCluster) {
         vms_at_ipv6(&cluster).await;
         pool(&cluster, "edge", 10, 20).await;

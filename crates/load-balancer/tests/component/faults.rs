@@ -81,6 +81,7 @@ test_cluster::component_tests! {
         works_in_the_end(&cluster, "[{verb: update, resource: loadbalancers, probability: 0.5, answer: drop, when: after}]").await;
     }
 
+    // docs/contract/load-balancer.md#IP-3, #IP-4
     #[simulated_only("faults are the simulated server's")]
     async fn conflicts_and_failures_are_made_up_for(cluster: TestCluster) {
         works_in_the_end(&cluster, "[{verb: update, resource: ippools, probability: 0.3, answer: 409},

@@ -5,7 +5,7 @@ use std::time::Duration;
 use harvester_api::{IPPool, annotations};
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::json;
-use test_cluster::TestCluster;
+use test_cluster::{Request, TestCluster};
 
 use super::fixtures::{address_of, controller, faults, granted, in_step, load_balancer, record_of, told};
 
@@ -133,10 +133,16 @@ test_cluster::component_tests! {
         assert_eq!(pool.spec.ranges[0].subnet, "203.0.113.0/24");
     }
 
+    // docs/contract/load-balancer.md#IM-5
     async fn an_import_that_was_interrupted_is_finished(cluster: TestCluster) {
         cluster.harvester.apply(MAP).await;
         let first = controller(&cluster).await;
         first.stop().await;
+        // it came after the pool had been made
+        cluster.harvester.apply(
+            "{apiVersion: v1, kind: ConfigMap, metadata: {name: kubevip, namespace: team-a}, data: {kubevip-services:
+               '{\"services\":[{\"vip\":\"192.0.2.105\",\"serviceName\":\"web\"}]}'}}",
+        ).await;
         let again = json!({"metadata": {"annotations": {annotations::AFTER_CONVERSION: null}}});
         cluster.harvester.patch::<ConfigMap>("kube-system/kubevip", again).await;
         cluster.harvester.patch::<IPPool>("default", json!({"metadata": {"finalizers": null}})).await;
@@ -145,6 +151,21 @@ test_cluster::component_tests! {
         assert_eq!(cluster.harvester.list::<IPPool>().await.len(), 3);
         let report = annotations_of(&cluster).await[annotations::IMPORT_ERRORS].clone();
         assert_eq!(report.lines().count(), 2, "what is there already is no fault: {report}");
+        assert_eq!(record_of(&cluster, "team-a").await.allocated_history["192.0.2.105"], "team-a/web");
+    }
+
+    // docs/contract/load-balancer.md#IM-4
+    async fn an_import_lists_no_other_config_maps(cluster: TestCluster) {
+        cluster.harvester.apply(MAP).await;
+        cluster.harvester.forget_requests();
+        let _running = controller(&cluster).await;
+        let requests = cluster.harvester.requests().into_iter();
+        let lists: Vec<_> = requests
+            .filter(|request| request.user.ends_with("harvester-load-balancer") && request.resource() == "configmaps")
+            .filter(|request| request.verb == "list" || request.verb == "watch")
+            .collect();
+        let named = |request: &Request| request.uri.contains("fieldSelector=metadata.name%3Dkubevip");
+        assert!(lists.len() >= 2 && lists.iter().all(named), "{lists:#?}");
     }
 
     #[simulated_only("faults are the simulated server's")]

@@ -23,7 +23,7 @@ use crate::{
     steps::step,
 };
 use ip_pools::CheckedPool;
-use quotas::{Used, above_quota, limits};
+use quotas::{Used, above_quota};
 pub(crate) use refused::Refused;
 
 /// An object larger than this is refused by etcd (1.5 MB) before long; claims stop here.

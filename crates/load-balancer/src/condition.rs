@@ -6,6 +6,48 @@ use serde_json::{Map, Value, json};
 /// The longest message: what the server accepts in an Event, where it may be copied to.
 const MESSAGE_MAX: usize = 1024;
 
+/// Every reason of a condition that is false.
+const REASONS: [&str; 33] = [
+    "AddressInUse",
+    "AddressNotInPool",
+    "BackendsWithoutAddress",
+    "ClaimUnderWay",
+    "Deleting",
+    "DualStackNotSupported",
+    "FormerServiceGoing",
+    "IPFamilyNotSupported",
+    "InvalidIPFamilies",
+    "InvalidRequestedAddress",
+    "InvalidSourceRanges",
+    "NameTaken",
+    "NoBackends",
+    "NoHealthyBackend",
+    "NoMatchingPool",
+    "NotListed",
+    "PoolDraining",
+    "PoolExhausted",
+    "PoolInvalid",
+    "PoolNotAllowed",
+    "PoolNotFound",
+    "PoolNotReady",
+    "PoolNotWritten",
+    "PoolWithoutFamily",
+    "QuotaExceeded",
+    "RecordFull",
+    "ReleaseUnderWay",
+    "ServiceGoing",
+    "ServiceRefused",
+    "SettingUp",
+    "TooManyListeners",
+    "WaitingForExternalIP",
+    "WaitingForMachines",
+];
+
+/// The reason, if it is one of this program's.
+pub(crate) fn known_reason(reason: &str) -> Option<&'static str> {
+    REASONS.into_iter().find(|known| *known == reason)
+}
+
 /// The Ready condition to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ready {
@@ -22,6 +64,7 @@ impl Ready {
     }
 
     pub(crate) fn no(reason: &'static str, message: impl Into<String>) -> Self {
+        debug_assert!(known_reason(reason).is_some(), "{reason} belongs into REASONS");
         Self { ready: false, reason, message: message.into().chars().take(MESSAGE_MAX).collect() }
     }
 

@@ -1,7 +1,7 @@
 //! What the load balancer tells Prometheus. Each metric has a row in docs/load-balancing.md.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, atomic::AtomicI64},
 };
 
@@ -23,14 +23,13 @@ use prometheus_client::{
 use tokio::time::Instant;
 
 use crate::{
+    condition::known_reason,
     pool::{RecordChange, record_change},
     steps::step,
 };
 
-/// Reasons that are counted by their names, at most: more than there are in this program. A reason that somebody else wrote
-/// into a condition makes no series without end.
-const REASONS: usize = 64;
-/// The name of all reasons beyond.
+/// What a reason counts as that this program does not know. Where the webhook of another program admits a tenant's writes
+/// of the status, he chooses them: they take no place of another, and make no series without end.
 const OTHER: &str = "Other";
 
 /// The metrics of one process. Clones share them.
@@ -68,7 +67,7 @@ struct PoolFamilyLabel {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReasonLabel {
-    reason: String,
+    reason: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -79,9 +78,8 @@ struct RepairLabel {
 /// What is known of the load balancers that are not ready, or have no address yet.
 #[derive(Default)]
 struct Objects {
-    not_ready: HashMap<ObjectKey, String>,
+    not_ready: HashMap<ObjectKey, &'static str>,
     without_address: HashMap<ObjectKey, Instant>,
-    reasons: HashSet<String>,
 }
 
 /// What was put right that should never have been wrong.
@@ -228,22 +226,17 @@ impl Metrics {
             Some(lb) if lb.metadata.deletion_timestamp.is_none() => {}
             _ => drop(objects.without_address.remove(key)),
         }
-        let reason = reason.map(|reason| {
-            let reasons = &mut objects.reasons;
-            let is_counted = reasons.contains(reason)
-                || (reasons.len() < REASONS && !reason.is_empty() && reasons.insert(reason.to_owned()));
-            if is_counted { reason.to_owned() } else { OTHER.to_owned() }
-        });
-        let before = objects.not_ready.remove(key);
+        let reason = reason.map(|reason| known_reason(reason).unwrap_or(OTHER));
+        let before = objects.not_ready.get(key).copied();
         if before == reason {
-            before.into_iter().for_each(|before| drop(objects.not_ready.insert(key.clone(), before)));
             return;
         }
+        objects.not_ready.remove(key);
         if let Some(reason) = before {
             self.not_ready.get_or_create(&ReasonLabel { reason }).dec();
         }
         if let Some(reason) = reason {
-            let label = ReasonLabel { reason: reason.clone() };
+            let label = ReasonLabel { reason };
             self.not_ready.get_or_create(&label).inc();
             self.refusals.get_or_create(&label).inc();
             objects.not_ready.insert(key.clone(), reason);
@@ -348,14 +341,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn reasons_that_a_tenant_writes_make_no_series_without_end() {
+    async fn reasons_that_a_tenant_writes_make_one_series_and_take_no_place_of_another() {
         let metrics = Metrics::default();
         for number in 0..500 {
             let key = ObjectKey::new("shop", format!("web-{number}"));
             metrics.settled(&key, Some(&not_ready(&format!("Reason{number}"))));
         }
+        metrics.settled(&ObjectKey::new("shop", "waits"), Some(&not_ready("PoolExhausted")));
+        assert!(has(&metrics, r#"balancers_not_ready{reason="Other"} 500"#));
+        assert!(has(&metrics, r#"balancers_not_ready{reason="PoolExhausted"} 1"#));
         let series = lines(&metrics).iter().filter(|line| line.starts_with("balancers_not_ready{")).count();
-        assert_eq!(series, REASONS + 1);
+        assert_eq!(series, 2);
     }
 
     #[test]

@@ -15,6 +15,9 @@ const DOCUMENTS: [&str; 2] = ["docs/load-balancing.md", "docs/storage.md"];
 /// What Prometheus adds to the name of a counter or histogram.
 const SUFFIXES: [&str; 3] = ["_bucket", "_sum", "_count"];
 
+/// Prometheus' own words with an underscore.
+const FUNCTIONS: [&str; 2] = ["histogram_quantile", "max_over_time"];
+
 #[derive(Deserialize)]
 struct Rules {
     groups: Vec<Group>,
@@ -77,8 +80,7 @@ fn metrics(expression: &str) -> BTreeSet<String> {
         }
     }
     let words = bare.split(|character: char| !(character.is_ascii_alphanumeric() || character == '_'));
-    let is_metric =
-        |word: &&str| word.contains('_') && !labels.contains(*word) && *word != "histogram_quantile";
+    let is_metric = |word: &&str| word.contains('_') && !labels.contains(*word) && !FUNCTIONS.contains(word);
     words.filter(is_metric).map(str::to_owned).collect()
 }
 

@@ -23,6 +23,7 @@ pub mod healing;
 pub mod host;
 pub mod identity;
 pub mod in_flight;
+pub mod leading;
 pub mod lease;
 pub mod node;
 pub mod node_id;

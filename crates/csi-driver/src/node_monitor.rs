@@ -38,6 +38,7 @@ use tokio::{sync::watch, time::sleep};
 
 use crate::{
     host::{Host, reach::Reached, trim_metadata},
+    leading::Leading,
     lease::{self, NODE_MONITOR},
     refusal::error_message,
 };
@@ -67,6 +68,8 @@ pub struct NodeMonitor {
     /// Our name among the candidates.
     pub identity: String,
     pub clock: Clock,
+    /// Counts the Lease.
+    pub leading: Leading,
 }
 
 /// The rights that leading takes: no other Lease of the namespace is our business.
@@ -144,7 +147,9 @@ impl NodeMonitor {
 
     async fn lead(&self, host: &Host, tasks: &TaskGroup) -> Result<(), election::Error> {
         let election = lease::of_node_monitor(&self.identity);
+        self.leading.stands_by(NODE_MONITOR);
         election::lead(self.guest.clone(), election, self.clock, tasks, |leadership: Leadership| async move {
+            let _leads = self.leading.leads(NODE_MONITOR);
             // tasks of their own, which end with this future: a lost Lease drops it
             let inner = tasks.child();
             let _ends = inner.stop.clone().drop_guard();

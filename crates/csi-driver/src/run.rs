@@ -32,6 +32,7 @@ use crate::{
         rights,
     },
     identity::DriverIdentity,
+    leading::Leading,
     node::{self, NodeService},
     node_id::Finder,
     node_monitor::NodeMonitor,
@@ -82,7 +83,12 @@ pub struct Settings {
 /// When nobody can call: the endpoint cannot be listened on, or takes no connections any more.
 pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<(), ServeError> {
     let calls = Calls::new(tasks);
-    calls.register(&mut parts.metrics.lock().expect("no panic while registering"));
+    let leading = Leading::default();
+    {
+        let mut metrics = parts.metrics.lock().expect("no panic while registering");
+        calls.register(&mut metrics);
+        leading.register(&mut metrics);
+    }
     let missing = Missing::new(tasks, parts.guest.clone(), parts.clock, OwnPod::of_process(None));
     let guest = Guest::new(parts.guest.clone());
     let (reached, host) = watch::channel(Err(UNREAD.to_owned()));
@@ -102,6 +108,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         machine: machine.clone(),
         identity: settings.holder.clone(),
         clock: parts.clock,
+        leading: leading.clone(),
     };
     let controllers = Controllers {
         settings: controller::Settings {
@@ -126,6 +133,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         identity: settings.holder.clone(),
         called: controllers.attaching.called.subscribe(),
         attacher,
+        leading,
     };
     let node = NodeService::new(
         node::Settings {

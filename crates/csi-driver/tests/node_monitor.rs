@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use csi_driver::{
     host::Host,
+    leading::Leading,
     lease::NODE_MONITOR,
     node_monitor::{NodeMonitor, decide::OUT_OF_SERVICE},
 };
@@ -73,6 +74,7 @@ fn monitor(cluster: &TestCluster, node: &str, identity: &str) -> (NodeMonitor, i
         machine,
         identity: identity.to_owned(),
         clock: Clock::starting_at(cluster.start()),
+        leading: Leading::default(),
     };
     (monitor, Kept(reached, named))
 }

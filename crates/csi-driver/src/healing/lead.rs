@@ -12,7 +12,11 @@ use program::{
 use tokio::sync::watch;
 
 use super::{Parts, run};
-use crate::{attach::Attacher, lease};
+use crate::{
+    attach::Attacher,
+    leading::Leading,
+    lease::{self, HEALING},
+};
 
 /// The source of Events.
 const COMPONENT: &str = "harvester-csi-driver";
@@ -27,6 +31,8 @@ pub struct Candidate {
     pub called: watch::Receiver<bool>,
     /// The attacher on the host as it is known now.
     pub attacher: watch::Receiver<Arc<Attacher>>,
+    /// Counts the Lease.
+    pub leading: Leading,
 }
 
 /// Stands for election until `tasks` ends. A lost Lease ends the work, and nothing else: the process stands again.
@@ -35,13 +41,18 @@ pub async fn stand(mut candidate: Candidate, tasks: TaskGroup) {
     if !matches!(tasks.stop.run_until_cancelled(is_called).await, Some(Ok(_))) {
         return;
     }
+    candidate.leading.stands_by(HEALING);
     while !tasks.stop.is_cancelled() {
         let election = lease::of_healing(&candidate.identity);
         let round = tasks.child();
         let (guest, clock) = (candidate.guest.clone(), candidate.clock);
-        let attacher = candidate.attacher.clone();
+        let (attacher, leading) = (candidate.attacher.clone(), candidate.leading.clone());
         let work = |leadership: election::Leadership| {
-            lead(leadership.client(guest.clone()), clock, attacher, round.clone())
+            let led = lead(leadership.client(guest.clone()), clock, attacher, round.clone());
+            async move {
+                let _leads = leading.leads(HEALING);
+                led.await;
+            }
         };
         let outcome = Box::pin(election::lead(guest.clone(), election, clock, &round, work)).await;
         round.stop.cancel();

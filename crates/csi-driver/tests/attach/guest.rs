@@ -239,6 +239,7 @@ impl Bed {
             identity: name.to_owned(),
             called: called.subscribe(),
             attacher,
+            leading: csi_driver::leading::Leading::default(),
         };
         tasks.spawn(lead::stand(candidate, tasks.clone()));
         Candidate { tasks, called, _attachers: attachers }

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-use health_check::{Check, DIALS_AT_ONCE, DialError, Prober, Target, Thresholds, Verdict, network};
+use health_check::{Check, DIALS_AT_ONCE, DialError, News, Prober, Target, Thresholds, Verdict, network};
 use tokio_util::sync::CancellationToken;
 
 #[tokio::main(flavor = "current_thread")]
@@ -30,7 +30,10 @@ async fn main() -> std::io::Result<()> {
     let stop = CancellationToken::new();
     tokio::spawn(prober.clone().run(
         network(),
-        move |object| changes.send(object).expect("main listens"),
+        move |news| match news {
+            News::Changed { object } => changes.send(object).expect("main listens"),
+            News::Answered { .. } | News::Flaps => {}
+        },
         stop.clone(),
     ));
     for _ in 0..2 {

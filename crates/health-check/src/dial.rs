@@ -68,6 +68,21 @@ pub enum DialError {
 }
 
 impl DialError {
+    /// A word for each kind, as a metric may have it: there are these nine and no more.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Refused => "refused",
+            Self::NoAnswer { .. } => "no_answer",
+            Self::Unreachable(_) => "unreachable",
+            Self::Closed => "closed",
+            Self::Status(_) => "status",
+            Self::NotHttp => "not_http",
+            Self::NotTls => "not_tls",
+            Self::Tls(_) => "tls",
+            Self::Local(_) => "local",
+        }
+    }
+
     /// What a reader of the verdict wants to hear of when it changes: the kind, and of an HTTP status which.
     pub(crate) fn kind(&self) -> impl PartialEq + use<> {
         let status = if let Self::Status(status) = self { Some(*status) } else { None };

@@ -1,7 +1,7 @@
 //! TCP and HTTP health checks: which backends deserve traffic.
 //!
 //! ```text
-//!        set_targets(object, targets)                    changed(object)
+//!        set_targets(object, targets)                    changed object
 //! caller ───────────────────────► Prober ───────────────────────────────► caller reads verdicts(object)
 //!                                 │    ▲
 //!                    Command::Dial│    │Input::Answered
@@ -49,5 +49,5 @@ pub use check::Check;
 pub use counter::Thresholds;
 pub use dial::{Dial, DialError, Probe, network, network_by};
 pub use http_get::{HttpGet, LONGEST_PATH, RequestFault};
-pub use prober::{DIALS_AT_ONCE, Prober};
+pub use prober::{DIALS_AT_ONCE, News, Prober};
 pub use schedule::{Key, Target, Verdict};

@@ -20,6 +20,17 @@ pub const DIALS_AT_ONCE: usize = 512;
 /// How often the log may say that this process cannot dial: there are hundreds of dials a second.
 const LOGGED_EVERY: Duration = Duration::from_secs(60);
 
+/// What the prober tells while it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News<'a, K> {
+    /// A probe ended, so long after it began.
+    Answered { result: Result<(), &'a DialError>, took: Duration },
+    /// A verdict of this object changed, or its failure is now of another kind; [`Prober::verdicts`] has the new one.
+    Changed { object: K },
+    /// A backend lost its readiness for the second time, or more often, within ten minutes.
+    Flaps,
+}
+
 /// A handle to the probing; clones share it. Nothing is probed until [`Prober::run`] is polled.
 pub struct Prober<K, B> {
     shared: Arc<Shared<K, B>>,
@@ -64,20 +75,20 @@ impl<K: Key, B: Key> Prober<K, B> {
         self.state().schedule.verdicts(object)
     }
 
-    /// Probes until `stop`. Calls `changed` with the object whenever one of its verdicts changed; by then
-    /// [`Prober::verdicts`] has the new one. `changed` must return at once (put the key in a queue, say).
-    pub async fn run(self, dial: Dial, changed: impl Fn(K), stop: CancellationToken) {
+    /// Probes until `stop`, and tells what comes of it. `tell` must return at once (put a key in a queue, say).
+    pub async fn run(self, dial: Dial, tell: impl Fn(News<'_, K>), stop: CancellationToken) {
         let (mut dials, mut logged) = (FuturesUnordered::new(), None::<Instant>);
         loop {
             let (commands, wakes_at) = self.turn();
             for command in commands {
                 match command {
-                    Command::Changed { object } => changed(object),
+                    Command::Changed { object } => tell(News::Changed { object }),
+                    Command::Flaps => tell(News::Flaps),
                     Command::Dial { id, probe, timeout: limit } => {
-                        let attempt = dial(probe);
+                        let (attempt, began) = (dial(probe), Instant::now());
                         dials.push(async move {
                             let answer = timeout(limit, attempt).await;
-                            (id, answer.unwrap_or(Err(DialError::NoAnswer { within: limit })))
+                            (id, began, answer.unwrap_or(Err(DialError::NoAnswer { within: limit })))
                         });
                     }
                 }
@@ -85,7 +96,9 @@ impl<K: Key, B: Key> Prober<K, B> {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.shared.woken.notified() => {}
-                Some((id, answer)) = dials.next() => {
+                Some((id, began, answer)) = dials.next() => {
+                    let result = answer.as_ref().map(|&()| ());
+                    tell(News::Answered { result, took: began.elapsed() });
                     if let Err(DialError::Local(why)) = &answer && logged.is_none_or(|at| at.elapsed() >= LOGGED_EVERY) {
                         logged = Some(Instant::now());
                         tracing::warn!(why, "cannot dial from here: verdicts of health checks stay as they are until this process can");
@@ -148,6 +161,24 @@ mod tests {
         ports.map(|port| (port, target(port))).collect()
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn each_probe_is_told_with_what_it_took_also_one_without_answer() {
+        let prober = Prober::new(8, 1, group);
+        let (told, mut hears) = mpsc::unbounded_channel();
+        let counts = Arc::new(AtomicUsize::new(0));
+        let tell = move |news: News<'_, &'static str>| {
+            if let News::Answered { result, took } = news {
+                told.send((result.err().map(DialError::word), took)).expect("the test listens");
+            }
+        };
+        let task = tokio::spawn(prober.clone().run(dial(&counts, &counts), tell, CancellationToken::new()));
+        prober.set_targets("web", [(1, target(1))].into());
+        assert_eq!(hears.recv().await, Some((None, Duration::ZERO)));
+        prober.set_targets("web", [(100, target(100))].into());
+        assert_eq!(hears.recv().await, Some((Some("no_answer"), Duration::from_millis(500))));
+        task.abort();
+    }
+
     /// Answers at ports below 100, is silent at the others, and counts the dials under way.
     fn dial(under_way: &Arc<AtomicUsize>, most: &Arc<AtomicUsize>) -> Dial {
         let (under_way, most) = (under_way.clone(), most.clone());
@@ -180,7 +211,11 @@ mod tests {
         let counts = Arc::new(AtomicUsize::new(0));
         let task = tokio::spawn(prober.clone().run(
             dial(&counts, &counts),
-            move |object| changes.send(object).expect("the test listens"),
+            move |news| {
+                if let News::Changed { object } = news {
+                    changes.send(object).expect("the test listens")
+                }
+            },
             stop.clone(),
         ));
         prober.set_targets("web", [(1, target(1)), (100, target(100))].into());

@@ -35,6 +35,9 @@ use crate::{Check, DialError, HttpGet, Probe};
 /// Longest dial, whatever the time-out: a silent target holds its slot no longer.
 const LONGEST_DIAL: Duration = Duration::from_secs(30);
 
+/// A backend that loses its readiness twice within this time flaps.
+const FLAPS_WITHIN: Duration = Duration::from_secs(600);
+
 /// A dial by TLS costs this process about as much work as so many others, and begins less often for it.
 const TLS_COUNTS_AS: u32 = 10;
 
@@ -83,6 +86,8 @@ pub(crate) enum Command<K> {
     Dial { id: ProbeId, probe: Probe, timeout: Duration },
     /// A verdict of this object changed, or its failure is now of another kind.
     Changed { object: K },
+    /// A backend lost its readiness soon after it had lost it before.
+    Flaps,
 }
 
 #[derive(Debug)]
@@ -99,6 +104,15 @@ struct TargetState {
     stale: bool,
     /// No longer watched; the state stays until its dial ends.
     gone: bool,
+    /// When it lost its readiness last.
+    lost: Option<Instant>,
+}
+
+/// What an answer changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counted {
+    changed: bool,
+    flaps: bool,
 }
 
 /// A dial under way.
@@ -156,7 +170,7 @@ impl<K: Key, B: Key> Schedule<K, B> {
         let mut commands = Vec::new();
         match input {
             Input::Targets { object, targets } => self.set_targets(&object, targets, now),
-            Input::Answered { id, answer } => commands.extend(self.answered(id, answer, now)),
+            Input::Answered { id, answer } => self.answered(id, answer, now, &mut commands),
             Input::Tick => {}
         }
         self.start_due(now, &mut commands);
@@ -200,29 +214,36 @@ impl<K: Key, B: Key> Schedule<K, B> {
         self.slots.retain(object, |backend| unchanged.contains(backend));
     }
 
-    fn answered(&mut self, id: ProbeId, answer: Result<(), DialError>, now: Instant) -> Option<Command<K>> {
-        let Dialling { object, backend, length } = self.dials.remove(&id)?;
+    fn answered(
+        &mut self,
+        id: ProbeId,
+        answer: Result<(), DialError>,
+        now: Instant,
+        commands: &mut Vec<Command<K>>,
+    ) {
+        let Some(Dialling { object, backend, length }) = self.dials.remove(&id) else { return };
         self.slots.free(&object, length);
-        let states = self.objects.get_mut(&object)?;
-        let state = states.get_mut(&backend)?;
+        let Some(states) = self.objects.get_mut(&object) else { return };
+        let Some(state) = states.get_mut(&backend) else { return };
         state.dialling = false;
         if state.gone {
             states.remove(&backend);
             if states.is_empty() {
                 self.objects.remove(&object);
             }
-            return None;
+            return;
         }
         if std::mem::take(&mut state.stale) {
             self.due.insert((state.due, object, backend));
-            return None;
+            return;
         }
         let period = state.target.check.period;
         let pause = if std::mem::take(&mut state.is_new) { spread(&mut self.random, period) } else { period };
         state.due = (state.due + pause).max(now);
-        let changed = state.count(answer);
+        let Counted { changed, flaps } = state.count(answer, now);
         self.due.insert((state.due, object.clone(), backend));
-        changed.then_some(Command::Changed { object })
+        commands.extend(changed.then_some(Command::Changed { object }));
+        commands.extend(flaps.then_some(Command::Flaps));
     }
 
     fn start_due(&mut self, now: Instant, commands: &mut Vec<Command<K>>) {
@@ -264,6 +285,7 @@ impl TargetState {
             dialling: false,
             stale: false,
             gone: false,
+            lost: None,
         }
     }
 
@@ -292,7 +314,8 @@ impl TargetState {
     }
 
     /// Counts an answer, and says whether the verdict or the kind of its error changed.
-    fn count(&mut self, answer: Result<(), DialError>) -> bool {
+    fn count(&mut self, answer: Result<(), DialError>, now: Instant) -> Counted {
+        let within = |before: Option<Instant>, time| before.is_some_and(|before| now - before < time);
         if let Err(error @ DialError::Local(_)) = answer {
             // a process without file descriptors must take no backend's traffic away; a backend that waits for its
             // first verdict shows the reason
@@ -300,18 +323,21 @@ impl TargetState {
             if unexplained {
                 self.verdict.error = Some(error);
             }
-            return unexplained;
+            return Counted { changed: unexplained, flaps: false };
         }
         let Some(ready) = self.counter.count(answer.is_ok(), self.target.check.thresholds) else {
-            return false;
+            return Counted::default();
         };
         let verdict = Verdict { ready, error: answer.err() };
         let kind = |verdict: &Verdict| verdict.error.as_ref().map(DialError::kind);
         if ready == self.verdict.ready && kind(&verdict) == kind(&self.verdict) {
-            return false;
+            return Counted::default();
         }
+        let lost = self.verdict.ready && !ready;
+        let flaps = lost && within(self.lost, FLAPS_WITHIN);
+        self.lost = if lost { Some(now) } else { self.lost };
         self.verdict = verdict;
-        true
+        Counted { changed: true, flaps }
     }
 }
 

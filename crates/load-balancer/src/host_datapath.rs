@@ -35,7 +35,7 @@ use std::collections::BTreeMap;
 
 use controller_kit::{Explanation, ObjectKey, Queue, RawObject};
 use harvester_api::{LoadBalancer, VirtualMachineInstance, WorkloadType, load_balancer::MAX_LISTENERS};
-use health_check::{DIALS_AT_ONCE, Dial, Prober, Target, Verdict};
+use health_check::{DIALS_AT_ONCE, Dial, News, Prober, Target, Verdict};
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::{Resource as _, ResourceExt as _};
 use program::TaskGroup;
@@ -48,6 +48,7 @@ use crate::{
     caches::Caches,
     ownership::{Owner, Ownership},
     steps::step,
+    wiring::Queues,
 };
 use backends::{Backend, Selected, Selector};
 use networks::Wish;
@@ -72,7 +73,7 @@ pub(crate) struct Backends {
 }
 
 impl HostDatapath {
-    /// Starts probing. Verdicts that change put the object's key in `queue`.
+    /// Starts probing. Verdicts that change put the object's key into its queue.
     pub(crate) fn start(
         tasks: &TaskGroup,
         dial: Dial,
@@ -80,11 +81,16 @@ impl HostDatapath {
         config: Config,
         caches: &Caches,
         vips: Vips,
-        queue: &Queue<ObjectKey>,
+        queues: &Queues,
     ) -> Self {
         let prober = Prober::new(DIALS_AT_ONCE, seed, |lb: &ObjectKey| &lb.namespace);
-        let woken = queue.clone();
-        tasks.spawn(prober.clone().run(dial, move |key| woken.add(key), tasks.stop.clone()));
+        let (woken, metrics) = (queues.load_balancers.clone(), queues.metrics.probes.clone());
+        let hear = move |news: News<'_, ObjectKey>| match news {
+            News::Changed { object } => woken.add(object),
+            News::Answered { result, took } => metrics.answered(result, took),
+            News::Flaps => metrics.flapped(),
+        };
+        tasks.spawn(prober.clone().run(dial, hear, tasks.stop.clone()));
         Self { prober, vips, caches: caches.clone(), config }
     }
 

@@ -1,5 +1,7 @@
 //! What the load balancer tells Prometheus. Each metric has a row in docs/load-balancing.md.
 
+mod probes;
+
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, atomic::AtomicI64},
@@ -22,6 +24,7 @@ use prometheus_client::{
 };
 use tokio::time::Instant;
 
+pub(crate) use self::probes::Probes;
 use crate::{
     condition::known_reason,
     pool::{RecordChange, record_change},
@@ -51,6 +54,7 @@ pub(crate) struct Metrics {
     pub(crate) orphans: Gauge<i64, AtomicI64>,
     /// 1 while this process leads.
     pub(crate) leading: Gauge<i64, AtomicI64>,
+    pub(crate) probes: Probes,
     objects: Arc<Mutex<Objects>>,
 }
 
@@ -118,6 +122,7 @@ impl Default for Metrics {
             foreign: Gauge::default(),
             orphans: Gauge::default(),
             leading: Gauge::default(),
+            probes: Probes::default(),
             objects: Arc::default(),
         }
     }
@@ -166,6 +171,7 @@ impl Metrics {
             self.until_address.clone(),
         );
         registry.register("leading", "1 while this process leads", self.leading.clone());
+        self.probes.register(registry);
     }
 
     /// A pool came, changed or went. Allocations and releases are counted by whoever made them.

@@ -191,7 +191,7 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
     let vips = Vips::follow(&caches, &index, host, &queues.load_balancers);
     let (dummy_endpoint, pool_choice) = (config.dummy_endpoint, config.pool_choice);
     let workers = config.workers;
-    let datapath = HostDatapath::start(tasks, dial, seed, config, &caches, vips, &queues.load_balancers);
+    let datapath = HostDatapath::start(tasks, dial, seed, config, &caches, vips, &queues);
     let wiring = Wiring {
         caches: &caches,
         queues: &queues,

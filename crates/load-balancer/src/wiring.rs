@@ -295,6 +295,7 @@ mod tests {
         let recorded = change(Some(pool(&json!({}), 9)), Some(pool(&json!({"10.0.0.1": "shop/web"}), 8)));
         queues.metrics.pool_changed(&recorded, &RecordChange::of(&recorded));
         queues.metrics.repaired(Repair::LostAddress);
+        queues.metrics.probes.answered(Ok(()), Duration::ZERO);
         let waits = json!({"metadata": {"name": "web"}, "spec": {},
             "status": {"conditions": [{"type": "Ready", "status": "False", "reason": "PoolExhausted"}]}});
         queues.metrics.settled(&ObjectKey::new("shop", "web"), Some(&serde_json::from_value(waits).unwrap()));

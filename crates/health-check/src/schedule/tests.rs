@@ -55,6 +55,7 @@ struct World {
     dialled: Vec<(Duration, u16)>,
     changes: Vec<(Duration, &'static str)>,
     most: usize,
+    flaps: usize,
 }
 
 impl World {
@@ -71,6 +72,7 @@ impl World {
             dialled: Vec::new(),
             changes: Vec::new(),
             most: 0,
+            flaps: 0,
         }
     }
 
@@ -78,6 +80,7 @@ impl World {
         for command in self.schedule.on(input, self.now) {
             match command {
                 Command::Changed { object } => self.changes.push((self.now - self.start, object)),
+                Command::Flaps => self.flaps += 1,
                 Command::Dial { id, probe, timeout } => {
                     let port = probe.address.port();
                     assert!(
@@ -225,6 +228,23 @@ async fn the_error_follows_its_newest_kind_and_the_same_again_is_no_news() {
     world.answers.insert(1, Ok(()));
     world.pass(SECOND * 10);
     assert_eq!((error(&world), world.changes.len()), (None, 5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_loses_its_readiness_again_and_again_flaps_and_one_that_is_down_does_not() {
+    let mut world = World::new(8, 1);
+    world.on(watch("web", &[(1, check(1, 1, 1, 1), true), (2, check(1, 1, 1, 1), true)]));
+    world.fail(2);
+    world.fail(1);
+    world.pass(SECOND * 30);
+    assert_eq!(world.flaps, 0);
+    for (pause, flaps) in [(60, 1), (60, 2), (FLAPS_WITHIN.as_secs() + 1, 2)] {
+        world.answers.insert(1, Ok(()));
+        world.pass(Duration::from_secs(pause));
+        world.fail(1);
+        world.pass(SECOND * 30);
+        assert_eq!(world.flaps, flaps);
+    }
 }
 
 #[rstest]

@@ -35,6 +35,11 @@ use crate::{Check, DialError, HttpGet, Probe};
 /// Longest dial, whatever the time-out: a silent target holds its slot no longer.
 const LONGEST_DIAL: Duration = Duration::from_secs(30);
 
+/// A backend that is not ready shows so many failures of different kinds at once, for whoever mends it looks, and afterwards
+/// another one at most so often: a proxy that is down fails now so, now so, and each change is a write of the object.
+const ERRORS_AT_ONCE: u32 = 3;
+const ERROR_AGAIN: Duration = Duration::from_secs(60);
+
 /// A backend that loses its readiness twice within this time flaps.
 const FLAPS_WITHIN: Duration = Duration::from_secs(600);
 
@@ -104,6 +109,10 @@ struct TargetState {
     stale: bool,
     /// No longer watched; the state stays until its dial ends.
     gone: bool,
+    /// When the verdict, or the kind of its error, changed last.
+    changed: Option<Instant>,
+    /// How many kinds of failure were told since it was ready.
+    errors: u32,
     /// When it lost its readiness last.
     lost: Option<Instant>,
 }
@@ -285,6 +294,8 @@ impl TargetState {
             dialling: false,
             stale: false,
             gone: false,
+            changed: None,
+            errors: 0,
             lost: None,
         }
     }
@@ -330,12 +341,16 @@ impl TargetState {
         };
         let verdict = Verdict { ready, error: answer.err() };
         let kind = |verdict: &Verdict| verdict.error.as_ref().map(DialError::kind);
-        if ready == self.verdict.ready && kind(&verdict) == kind(&self.verdict) {
+        let same = ready == self.verdict.ready;
+        let is_soon = self.errors >= ERRORS_AT_ONCE && within(self.changed, ERROR_AGAIN);
+        if same && (kind(&verdict) == kind(&self.verdict) || is_soon) {
             return Counted::default();
         }
+        self.errors = if ready { 0 } else { self.errors.saturating_add(1) };
         let lost = self.verdict.ready && !ready;
         let flaps = lost && within(self.lost, FLAPS_WITHIN);
         self.lost = if lost { Some(now) } else { self.lost };
+        self.changed = Some(now);
         self.verdict = verdict;
         Counted { changed: true, flaps }
     }

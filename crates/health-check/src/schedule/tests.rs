@@ -222,12 +222,32 @@ async fn the_error_follows_its_newest_kind_and_the_same_again_is_no_news() {
     assert_eq!(world.changes.len(), 2, "another wording is the same kind");
     for (status, changes) in [(503, 3), (503, 3), (404, 4)] {
         world.answers.insert(1, Err(DialError::Status(status)));
-        world.pass(SECOND * 10);
+        world.pass(ERROR_AGAIN);
         assert_eq!((error(&world), world.changes.len()), (Some(DialError::Status(status)), changes));
     }
     world.answers.insert(1, Ok(()));
     world.pass(SECOND * 10);
     assert_eq!((error(&world), world.changes.len()), (None, 5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_stays_down_writes_its_last_error_seldom() {
+    let mut world = World::new(8, 1);
+    world.on(watch("web", &[(1, check(1, 1, 1, 1), true)]));
+    for second in 0..600 {
+        world.answers.insert(1, Err(DialError::Status(if second % 2 == 0 { 502 } else { 503 })));
+        world.pass(SECOND);
+    }
+    assert_eq!(world.ready("web"), [(1, false)]);
+    assert!(world.changes.len() <= 3 + 10, "{:?}", world.changes);
+    let last = world.changes.last().unwrap().0;
+    world.answers.insert(1, Ok(()));
+    world.pass(SECOND * 2);
+    assert_eq!(world.ready("web"), [(1, true)], "that it serves again is no matter of a minute");
+    world.fail(1);
+    world.pass(SECOND * 2);
+    assert_eq!(world.ready("web"), [(1, false)]);
+    assert!(world.changes.last().unwrap().0 - last < ERROR_AGAIN);
 }
 
 #[tokio::test(start_paused = true)]

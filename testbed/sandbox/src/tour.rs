@@ -6,6 +6,7 @@ mod addresses;
 mod crash;
 mod families;
 mod http_check;
+mod limits;
 mod load;
 mod nodes;
 mod observer;
@@ -14,6 +15,7 @@ mod pools;
 mod requested;
 mod sharing;
 mod storage;
+mod versions;
 mod vms;
 
 use std::collections::BTreeSet;
@@ -28,7 +30,7 @@ use crate::{environment::Environment, manifests::plain, output::Output, snapshot
 pub(crate) use observer::Observer;
 
 /// What the steps show, in their order; `docs/sandbox.md` says more of each.
-const STEPS: [&str; 20] = [
+const STEPS: [&str; 23] = [
     "pools, as IPPool and as legacy ConfigMap",
     "a Service with health check gets an address and all VMs",
     "a backend stops answering, and comes back",
@@ -36,6 +38,9 @@ const STEPS: [&str; 20] = [
     "a Service without health check takes the guest path",
     "two Services share one address, a third one wants a taken port",
     "a pool by name, an address on demand, and one that waits for it",
+    "a LoadBalancer object is read and written back in both versions",
+    "a range of a pool drains, and goes when nobody has an address of it",
+    "a quota lets a guest cluster have one address, and the next one waits",
     "a Service prefers both families, another has IPv6 alone",
     "a Service requires both families, and has an address of each",
     "DHCP: a lease outlives renewals and restarts",
@@ -94,19 +99,22 @@ pub(crate) async fn walk(environment: &mut Environment, output: &Output) -> Resu
     step!(5, addresses::guest_path(&tour));
     step!(6, sharing::one_address(&tour));
     step!(7, requested::addresses(&tour));
-    step!(8, families::one_of_two(&tour));
-    step!(9, families::both(&tour));
-    step!(10, addresses::dhcp(&mut tour));
-    step!(11, nodes::addresses(&tour));
-    step!(12, pools::topology(&tour));
-    step!(13, nodes::stop_and_start(&tour));
-    step!(14, vms::through_the_driver(&tour));
-    step!(15, storage::writes(&mut tour));
-    step!(16, storage::moves(&mut tour));
-    step!(17, storage::snapshot(&mut tour));
-    step!(18, storage::lost(&mut tour));
-    step!(19, crash::during_a_burst(&mut tour));
-    step!(20, tour.clean_up());
+    step!(8, versions::both(&tour));
+    step!(9, limits::drain(&tour));
+    step!(10, limits::quota(&tour));
+    step!(11, families::one_of_two(&tour));
+    step!(12, families::both(&tour));
+    step!(13, addresses::dhcp(&mut tour));
+    step!(14, nodes::addresses(&tour));
+    step!(15, pools::topology(&tour));
+    step!(16, nodes::stop_and_start(&tour));
+    step!(17, vms::through_the_driver(&tour));
+    step!(18, storage::writes(&mut tour));
+    step!(19, storage::moves(&mut tour));
+    step!(20, storage::snapshot(&mut tour));
+    step!(21, storage::lost(&mut tour));
+    step!(22, crash::during_a_burst(&mut tour));
+    step!(23, tour.clean_up());
     output.note(&format!("the tour took {:.1} s", started.elapsed().as_secs_f64()));
     Ok(())
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use harvester_api::{ConditionStatus, IPPool, VirtualMachineInstance, annotations, condition};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt, api::DeleteParams};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Observer, Tour};
 use crate::manifests::{apply, plain};
@@ -29,10 +29,15 @@ const PRIORITY: i64 = 5;
 
 /// Another pool for the guest cluster, less preferred than that of the example; ready when this ends.
 pub(super) async fn add(tour: &Tour<'_>, name: &str, subnet: &str) -> Result<()> {
+    add_with(tour, name, json!({"ranges": [{"subnet": subnet}]})).await
+}
+
+/// The same with this spec, which selects nobody yet; of a pool that is there it replaces what was applied before.
+pub(super) async fn add_with(tour: &Tour<'_>, name: &str, mut spec: Value) -> Result<()> {
+    spec["selector"] = json!({"priority": PRIORITY, "scope": [
+        {"namespace": crate::VM_NAMESPACE, "project": "*", "guestCluster": crate::GUEST_CLUSTER}]});
     let pool = json!({"apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "IPPool",
-        "metadata": {"name": name},
-        "spec": {"ranges": [{"subnet": subnet}], "selector": {"priority": PRIORITY, "scope": [
-            {"namespace": crate::VM_NAMESPACE, "project": "*", "guestCluster": crate::GUEST_CLUSTER}]}}});
+        "metadata": {"name": name}, "spec": spec});
     apply(&tour.harvester, "pool", &pool.to_string()).await?;
     let observer = tour.observer();
     observer.wait(&format!("IPPool {name} to be ready"), || ready(&observer, name)).await.map(drop)

@@ -147,6 +147,7 @@ impl Reviewer {
         Ok(claims::Known {
             project: claims::project(&namespace.unwrap_or_default()),
             are_vms_listed: self.vms.is_ready() && self.vmis.is_ready(),
+            is_cluster_of_others: claims::is_cluster_of_others(write, &self.vms.list(), &self.vmis.list()),
             pools,
         })
     }

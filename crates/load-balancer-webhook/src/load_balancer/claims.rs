@@ -2,12 +2,16 @@
 //! `--enforce-named-pool-scope` alone. The Go program believes whatever users write (docs/contract/load-balancer.md#S-2,
 //! #S-3, #WH-11).
 //!
-//! A write is judged by what it adds: an object that stands keeps what it says.
+//! A write is judged by what it adds: an object that stands keeps what it says. Who names a pool is judged by all that the
+//! object says, for by that the pool is chosen.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use harvester_api::{IPPool, LoadBalancerSpec, WorkloadType, annotations, labels, names};
+use harvester_api::{
+    IPPool, LoadBalancerSpec, VirtualMachine, VirtualMachineInstance, WorkloadType, annotations, labels,
+    names,
+};
 use ipam::{Mode, Rejection, Requirement, admits};
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
@@ -26,6 +30,8 @@ pub(crate) struct Known {
     pub(crate) project: String,
     /// Whether the lists of virtual machines are complete. Without them nothing is said about clusters and networks.
     pub(crate) are_vms_listed: bool,
+    /// Whether other namespaces have VMs of the guest cluster that the object names, and this one has none.
+    pub(crate) is_cluster_of_others: bool,
     /// All pools, where the write names one.
     pub(crate) pools: Arc<[IPPool]>,
 }
@@ -51,11 +57,23 @@ pub(crate) fn project(namespace: &BTreeMap<String, String>) -> String {
     namespace.get(annotations::PROJECT_ID).map(|id| id.replacen(':', "/", 1)).unwrap_or_default()
 }
 
-/// What the object says under this key, if it is new.
+/// Whether other namespaces have VMs of the guest cluster that the object names, and this one has none.
+pub(crate) fn is_cluster_of_others(
+    write: &Write,
+    vms: &[Arc<VirtualMachine>],
+    vmis: &[Arc<VirtualMachineInstance>],
+) -> bool {
+    let said = write.reviewed().and_then(|object| claim(write, object, annotations::LB_CLUSTER));
+    let Some(cluster) = said.filter(|said| *said != names::DEFAULT_CLUSTER_NAME) else { return false };
+    let namespaces = namespaces_of(cluster, vms, vmis);
+    !namespaces.is_empty() && !namespaces.contains(write.namespace.as_str())
+}
+
+/// What the object says under this key, if the write is judged by it.
 fn claim<'a>(write: &Write, object: &'a DynamicObject, key: &str) -> Option<&'a str> {
     let said = object.annotations().get(key).filter(|value| !value.is_empty())?;
     let stood = write.old().and_then(|old| old.annotations().get(key)) == Some(said);
-    (!stood).then_some(said.as_str())
+    (!stood || names_pool(write)).then_some(said.as_str())
 }
 
 /// Adds what is not true, and the pool that does not admit the object.
@@ -88,12 +106,16 @@ pub(super) fn judge(
         );
         refuse(annotations::LB_NETWORK, said, truth);
     }
-    // the cloud controller manager of a guest cluster says its name; a user says whatever he likes
+    // the cloud controller manager of a guest cluster has its VMs where its objects are, and may not label them; of the
+    // VMs of a cluster that was made by hand nobody says whose they are
     let is_vm = spec.workload() == WorkloadType::Vm;
-    let cluster = claim(write, object, annotations::LB_CLUSTER).filter(|_| is_vm && known.are_vms_listed);
-    if let Some(said) = cluster.filter(|said| !has_cluster(seen, said)) {
+    let cluster = claim(write, object, annotations::LB_CLUSTER).filter(|_| known.are_vms_listed);
+    let is_untrue = |said: &&str| if is_vm { !has_cluster(seen, said) } else { known.is_cluster_of_others };
+    if let Some(said) = cluster.filter(is_untrue) {
         let truth = format!(
-            "no VM of namespace {namespace} belongs to that guest cluster: leave the annotation out, or label its VMs {}",
+            "no VM of namespace {namespace} belongs to that guest cluster{}: {}, or label its VMs {}",
+            if is_vm { "" } else { ", and VMs of another namespace do" },
+            if is_vm { "leave the annotation out" } else { "give the cluster another --cluster-name" },
             labels::GUEST_CLUSTER
         );
         refuse(annotations::LB_CLUSTER, said, truth);
@@ -157,15 +179,44 @@ fn has_network(write: &Write, seen: &Seen, network: &str) -> bool {
 }
 
 fn has_cluster(seen: &Seen, cluster: &str) -> bool {
-    let label = labels::legal(cluster);
-    let is_node = |labels: &BTreeMap<String, String>, name: &str| {
-        labels.get(labels::GUEST_CLUSTER) == Some(&label)
-            || labels.get(labels::CREATOR).is_some_and(|creator| creator == labels::NODE_DRIVER)
-                && name.starts_with(cluster)
+    cluster == names::DEFAULT_CLUSTER_NAME || !namespaces_of(cluster, &seen.vms, &seen.vmis).is_empty()
+}
+
+/// The namespaces that have VMs of a guest cluster. The label of a VM says which it belongs to; one without is known by its
+/// name, where the node driver made it, unless that begins with the longer name of another cluster of the namespace.
+fn namespaces_of<'a>(
+    cluster: &str,
+    vms: &'a [Arc<VirtualMachine>],
+    vmis: &'a [Arc<VirtualMachineInstance>],
+) -> BTreeSet<&'a str> {
+    let machines = vms.iter().map(|vm| &vm.metadata).chain(vmis.iter().map(|vmi| &vmi.metadata));
+    let machines: Vec<_> = machines
+        .map(|metadata| {
+            let text = |text: &'a Option<String>| text.as_deref().unwrap_or_default();
+            (text(&metadata.namespace), text(&metadata.name), metadata.labels.as_ref())
+        })
+        .collect();
+    let label =
+        |labels: Option<&'a BTreeMap<String, String>>, key: &str| labels?.get(key).map(String::as_str);
+    let labelled =
+        |labels| label(labels, labels::GUEST_CLUSTER).filter(|name| *name != names::DEFAULT_CLUSTER_NAME);
+    let begins =
+        |name: &str, cluster: &str| name.strip_prefix(cluster).is_some_and(|rest| rest.starts_with('-'));
+    let clusters: BTreeSet<_> =
+        machines.iter().filter_map(|(namespace, _, labels)| Some((*namespace, labelled(*labels)?))).collect();
+    let legal = labels::legal(cluster);
+    let belongs = |(namespace, name, labels): &&(&str, &str, Option<&'a BTreeMap<String, String>>)| {
+        if let Some(label) = labelled(*labels) {
+            return label == legal;
+        }
+        let is_longer = |(of, other): &&(&str, &str)| {
+            of == namespace && other.len() > cluster.len() && begins(name, other)
+        };
+        label(*labels, labels::CREATOR) == Some(labels::NODE_DRIVER)
+            && begins(name, cluster)
+            && !clusters.iter().any(|other| is_longer(&other))
     };
-    cluster == names::DEFAULT_CLUSTER_NAME
-        || seen.vms.iter().any(|vm| is_node(vm.labels(), &vm.name_any()))
-        || seen.vmis.iter().any(|vmi| is_node(vmi.labels(), &vmi.name_any()))
+    machines.iter().filter(belongs).map(|(namespace, ..)| *namespace).collect()
 }
 
 #[cfg(test)]

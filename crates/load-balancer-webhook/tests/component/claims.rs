@@ -1,6 +1,6 @@
 //! What load balancers say of themselves, and the pools that they name: docs/contract/load-balancer.md#S-3, #WH-11
 
-use harvester_api::annotations;
+use harvester_api::{annotations, labels};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::PostParams;
 use load_balancer_webhook::Policy;
@@ -50,6 +50,17 @@ test_cluster::component_tests! {
             // of a pool that it names it says nothing untrue either: the webhook says its project
             (json!({annotations::LB_PROJECT: "c-m-abcde/p-99999"}), "others", "pool others does not serve this load balancer"),
         ];
+        // what the kubeconfig of a guest cluster may write, which may not label VMs
+        let vm = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+            "metadata": {"name": "blue-1", "namespace": "default", "labels": {(labels::GUEST_CLUSTER): "blue"}},
+            "spec": {"running": false, "template": {"spec": {"domain": {"devices": {}}}}}});
+        cluster.harvester.apply(&vm.to_string()).await;
+        cluster.settle().await;
+        let mut blue = saying(&json!({annotations::LB_CLUSTER: "blue"}), "");
+        blue["spec"]["workloadType"] = "cluster".into();
+        let (code, message) = refusal(driver.create(&post, &object(blue)).await);
+        assert_eq!(code, 403, "{message}");
+        assert!(message.contains("and VMs of another namespace do"), "{message}");
         for (said, pool, expected) in claims {
             let (code, message) = refusal(driver.create(&post, &object(saying(&said, pool))).await);
             assert_eq!(code, 403, "{message}");

@@ -70,7 +70,12 @@ fn seen() -> Seen {
         pool("vlan", "infra/shared", ["team-a", "*", "*"]),
         pool("global", "", ["*", "*", "*"]),
     ];
-    let known = Known { project: PROJECT.to_owned(), are_vms_listed: true, pools: pools.into() };
+    let known = Known {
+        project: PROJECT.to_owned(),
+        are_vms_listed: true,
+        is_cluster_of_others: false,
+        pools: pools.into(),
+    };
     Seen { namespace: None, vms: vec![Arc::new(vm)], vmis: vec![Arc::new(vmi)], known: Some(known) }
 }
 
@@ -122,6 +127,81 @@ fn a_guest_clusters_own_word_for_its_name_counts() {
     assert_eq!(faults(&write(&object("cluster", &said, ""), &Value::Null), &seen()), [""; 0]);
     let evil = json!({annotations::LB_NETWORK: "team-b/vlan20"});
     assert_eq!(faults(&write(&object("cluster", &evil, ""), &Value::Null), &seen()).len(), 1);
+}
+
+/// Of the node driver; `cluster`: its label.
+fn machine(namespace: &str, name: &str, cluster: Option<&str>) -> Arc<VirtualMachine> {
+    let mut labels = json!({labels::CREATOR: labels::NODE_DRIVER});
+    if let Some(cluster) = cluster {
+        labels[labels::GUEST_CLUSTER] = cluster.into();
+    }
+    let vm = json!({"metadata": {"name": name, "namespace": namespace, "labels": labels}, "spec": {}});
+    Arc::new(serde_json::from_value(vm).unwrap())
+}
+
+/// What the validator sees where these VMs are in the cluster.
+fn among(vms: &[Arc<VirtualMachine>], write: &Write) -> Seen {
+    let mut seen = seen();
+    seen.known.as_mut().unwrap().is_cluster_of_others = is_cluster_of_others(write, vms, &[]);
+    let is_here = |vm: &&Arc<VirtualMachine>| vm.namespace().as_ref() == Some(&write.namespace);
+    (seen.vms, seen.vmis) = (vms.iter().filter(is_here).cloned().collect(), Vec::new());
+    seen
+}
+
+// docs/contract/load-balancer.md#S-3
+#[rstest]
+#[case::of_others("blue", &[machine("team-b", "x", Some("blue"))], true)]
+#[case::of_others_by_name("blue", &[machine("team-b", "blue-pool1-x", None)], true)]
+#[case::here_as_well("blue", &[machine("team-b", "x", Some("blue")), machine("team-a", "y", Some("blue"))], false)]
+#[case::nobodys("blue", &[machine("team-b", "x", Some("green"))], false)]
+#[case::no_name_of_a_cluster("kubernetes", &[machine("team-b", "x", Some("kubernetes"))], false)]
+fn a_guest_cluster_names_no_cluster_whose_vms_are_in_another_namespace(
+    #[case] said: &str,
+    #[case] vms: &[Arc<VirtualMachine>],
+    #[case] is_refused: bool,
+) {
+    let object = object("cluster", &json!({annotations::LB_CLUSTER: said}), "");
+    let write = write(&object, &Value::Null);
+    let faults = faults(&write, &among(vms, &write));
+    let expected = "belongs to that guest cluster, and VMs of another namespace do: give the cluster another --cluster-name";
+    assert_eq!(
+        faults.iter().filter(|fault| fault.contains(expected)).count(),
+        usize::from(is_refused),
+        "{faults:?}"
+    );
+    assert_eq!(faults.len(), usize::from(is_refused), "{faults:?}");
+}
+
+#[rstest]
+#[case::by_its_label("prod", &[machine("team-a", "prod-2-pool1-x", Some("prod-2"))], true)]
+#[case::by_the_label_of_another("prod", &[machine("team-a", "prod-2-pool1-x", None), machine("team-a", "y", Some("prod-2"))], true)]
+#[case::a_part_of_a_name("pr", &[machine("team-a", "prod-2-pool1-x", None)], true)]
+#[case::its_own("prod-2", &[machine("team-a", "prod-2-pool1-x", None), machine("team-a", "y", Some("prod"))], false)]
+#[case::without_any_label("prod", &[machine("team-a", "prod-pool1-x", None)], false)]
+#[case::label_of_nobody("prod", &[machine("team-a", "prod-pool1-x", Some("kubernetes"))], false)]
+// whoever may label VMs of another namespace changes nothing here
+#[case::label_of_another_namespace("prod", &[machine("team-a", "prod-pool1-x", None), machine("team-b", "y", Some("prod-pool1"))], false)]
+fn a_vm_of_prod_2_is_no_vm_of_prod(
+    #[case] said: &str,
+    #[case] vms: &[Arc<VirtualMachine>],
+    #[case] is_refused: bool,
+) {
+    let object = object("vm", &json!({annotations::LB_CLUSTER: said}), "");
+    let write = write(&object, &Value::Null);
+    let faults = faults(&write, &among(vms, &write));
+    assert_eq!(faults.len(), usize::from(is_refused), "{faults:?}");
+}
+
+#[rstest]
+fn who_names_a_pool_is_judged_by_what_stood_as_well(#[values("ipPool", "ipv6Pool")] field: &str) {
+    let said = json!({annotations::LB_CLUSTER: "gc2", annotations::LB_NETWORK: "team-b/vlan20", annotations::LB_PROJECT: "c-1/p-9"});
+    let stood = object("vm", &said, "");
+    let mut named = stood.clone();
+    named["spec"][field] = "global".into();
+    assert_eq!(faults(&write(&named, &stood), &seen()).len(), 3);
+    let mut next = named.clone();
+    next["spec"]["description"] = "the pool stands".into();
+    assert_eq!(faults(&write(&next, &named), &seen()), [""; 0]);
 }
 
 #[test]

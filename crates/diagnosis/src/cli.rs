@@ -13,6 +13,7 @@ use std::{
 use cloud_config::{CloudConfig, Connection, Local};
 use cloud_controller_manager::cli::rules;
 use controller_kit::ObjectKey;
+use load_balancer::PoolChoice;
 use program::flags::{Flag, FlagType, Reader, Table};
 
 use crate::{Assumed, Clusters, Error, explain, render};
@@ -54,6 +55,9 @@ pub const FLAGS: Table = Table {
         Flag::switch("restrict-shared-address", "as the cloud controller manager has it"),
         Flag::switch("disable-hostname-lookup", "as the cloud controller manager has it"),
         Flag::switch("disable-vmi-controller", "as the cloud controller manager has it"),
+        Flag::switch("fall-over-when-full", "as the load balancer in Harvester has it"),
+        Flag::switch("strict-global-network", "as the load balancer in Harvester has it"),
+        Flag::switch("enforce-named-pool-scope", "as the load balancer in Harvester has it"),
     ],
 };
 
@@ -176,6 +180,11 @@ impl Options {
                 rules: rules(&mut reader),
                 host_names: !reader.is_on("disable-hostname-lookup"),
                 follows_vms: !reader.is_on("disable-vmi-controller"),
+                pool_choice: PoolChoice {
+                    fall_over_when_full: reader.is_on("fall-over-when-full"),
+                    strict_global_network: reader.is_on("strict-global-network"),
+                    enforce_named_pool_scope: reader.is_on("enforce-named-pool-scope"),
+                },
             },
         };
         reader.finish(options)
@@ -326,10 +335,14 @@ mod tests {
         assert_eq!(code(&["service", "shop/web", &path]), format!("{:?}", ExitCode::from(1)));
     }
 
-    #[test]
-    fn flags_of_the_cloud_controller_manager_have_its_names_and_defaults() {
-        for flag in FLAGS.flags.iter().filter(|flag| flag.help.starts_with("as the cloud")) {
-            let theirs = cloud_controller_manager::cli::FLAGS.find(flag.name).expect("it has this flag");
+    #[rstest]
+    #[case("as the cloud", &cloud_controller_manager::cli::FLAGS)]
+    #[case("as the load balancer", &load_balancer::cli::FLAGS)]
+    fn flags_of_other_programs_have_their_names_and_defaults(#[case] help: &str, #[case] of: &Table) {
+        let flags: Vec<_> = FLAGS.flags.iter().filter(|flag| flag.help.starts_with(help)).collect();
+        assert!(flags.len() >= 3);
+        for flag in flags {
+            let theirs = of.find(flag.name).expect("it has this flag");
             assert_eq!((flag.default, flag.flag_type), (theirs.default, theirs.flag_type), "{}", flag.name);
         }
     }

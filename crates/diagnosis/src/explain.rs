@@ -31,6 +31,9 @@ use crate::{
 const TEXT_MAX: usize = 1024;
 /// Longest value of an annotation or field that the report repeats.
 const VALUE_MAX: usize = 200;
+/// The flags that are not the cloud controller manager's.
+pub(crate) const OF_LOAD_BALANCER: [&str; 3] =
+    ["fall-over-when-full", "strict-global-network", "enforce-named-pool-scope"];
 /// So many Events are shown, the newest ones.
 const EVENTS: usize = 10;
 
@@ -320,6 +323,7 @@ fn address(read: &Read, shown: Vec<String>) -> Address {
     }
     address.sentence = cut(&address.sentence);
     if let Some(pools) = &read.pools {
+        address.depends = pools.depends.iter().map(|(flag, other)| under(flag, other)).collect();
         address.requirement = Some(match pools.named.as_str() {
             "" => cut(&pools.requirement.to_string()),
             named => format!("the name {}", cut_at(named, VALUE_MAX)),
@@ -340,6 +344,16 @@ fn address(read: &Read, shown: Vec<String>) -> Address {
         address.pools = Some(pools.pools.iter().map(row).collect());
     }
     address
+}
+
+/// The other decision of a load balancer with this flag.
+fn under(flag: &str, other: &Outcome) -> String {
+    let other = match other {
+        Outcome::Has { pool, address } => format!("has {address} of pool {pool}"),
+        Outcome::Gets { pool, address } => format!("gets {address} of pool {pool}"),
+        Outcome::Waits { why, .. } => format!("waits: {why}"),
+    };
+    cut(&format!("under a load balancer with --{flag} it {other}"))
 }
 
 /// The wishes and demands that stand in the objects, whether or not this version acts on them: the findings tell that.
@@ -492,7 +506,7 @@ fn policy(policy: Policy) -> &'static str {
 }
 
 fn flags(read: &Read) -> BTreeMap<&'static str, String> {
-    let Assumed { rules, host_names, follows_vms } = &read.assumed;
+    let Assumed { rules, host_names, follows_vms, pool_choice } = &read.assumed;
     let AllowedDatapaths { guest, host } = rules.allowed;
     let allowed: Vec<_> =
         [(guest, "guest"), (host, "host")].into_iter().filter(|it| it.0).map(|it| it.1).collect();
@@ -512,6 +526,13 @@ fn flags(read: &Read) -> BTreeMap<&'static str, String> {
     }
     let disabled = [(host_names, "disable-hostname-lookup"), (follows_vms, "disable-vmi-controller")];
     flags.extend(disabled.into_iter().filter(|it| !it.0).map(|it| (it.1, "true".to_owned())));
+    let chosen = [
+        pool_choice.fall_over_when_full,
+        pool_choice.strict_global_network,
+        pool_choice.enforce_named_pool_scope,
+    ];
+    let given = OF_LOAD_BALANCER.into_iter().zip(chosen).filter(|it| it.1);
+    flags.extend(given.map(|it| (it.0, "true".to_owned())));
     flags
 }
 

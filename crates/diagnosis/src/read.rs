@@ -13,7 +13,7 @@ use k8s_openapi::api::{
     core::v1::{ConfigMap, Event, Node, Service},
 };
 use kube::{Api, Client, Resource, ResourceExt as _, api::ListParams, core::NamespaceResourceScope};
-use load_balancer::dry_run as pools;
+use load_balancer::{PoolChoice, dry_run as pools};
 
 use crate::{
     access::{nobody, read_only},
@@ -35,7 +35,7 @@ pub struct Clusters {
     pub harvester: Result<Client, String>,
 }
 
-/// The flags of the cloud controller manager that decide, with the namespace of the cloud-config.
+/// The flags that decide, with the namespace of the cloud-config.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Assumed {
     pub rules: ServiceSettings,
@@ -43,6 +43,8 @@ pub struct Assumed {
     pub host_names: bool,
     /// Without `--disable-vmi-controller`.
     pub follows_vms: bool,
+    /// The flags of the load balancer in Harvester that choose pools, as far as they were given.
+    pub pool_choice: PoolChoice,
 }
 
 /// Why there is no explanation.
@@ -141,7 +143,9 @@ async fn read(clusters: &Clusters, assumed: Assumed, key: &ObjectKey, now: Times
     };
     let since = |object: Option<&LoadBalancer>| waited(&service, object, now);
     let dry_run = dry_run::dry_run(nobody(), rules.clone(), lists, &service, since);
-    let pools = harvester.pools.and_then(|lists| pools::dry_run(&lists, &dry_run.key, now.as_second()));
+    let pools = harvester
+        .pools
+        .and_then(|lists| pools::dry_run(&lists, &dry_run.key, now.as_second(), assumed.pool_choice));
     let mut not_read = std::mem::take(&mut in_guest.not_read);
     not_read.append(&mut harvester.not_read);
     Ok(Read {

@@ -134,6 +134,8 @@ pub struct Address {
     pub requirement: Option<String>,
     /// Every pool with its answer; `null` where pools could not be read or there is no object.
     pub pools: Option<Vec<Pool>>,
+    /// What a load balancer with a flag that is not among `flags` decides otherwise.
+    pub depends: Vec<String>,
 }
 
 /// An address and its pool.

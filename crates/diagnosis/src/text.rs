@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use crate::report::{Address, Report};
+use crate::{
+    explain::OF_LOAD_BALANCER,
+    report::{Address, Report},
+};
 
 /// A table shows so many rows; JSON has all.
 const ROWS: usize = 20;
@@ -77,8 +80,15 @@ pub fn render(report: &Report) -> String {
             format!("{} {}{place}, {}: {}", refused.verb, refused.resource, refused.cluster, refused.why)
         }),
     );
-    let flags: Vec<_> = report.flags.iter().map(|(name, value)| format!("--{name}={value}")).collect();
-    page.line("Assumed", &format!("a cloud controller manager with {}", flags.join(" ")));
+    let (of_balancer, flags): (Vec<_>, Vec<_>) =
+        report.flags.iter().partition(|(name, _)| OF_LOAD_BALANCER.contains(name));
+    let text = |flags: Vec<(&&str, &String)>| -> Vec<_> {
+        flags.into_iter().map(|(name, value)| format!("--{name}={value}")).collect()
+    };
+    page.line("Assumed", &format!("a cloud controller manager with {}", text(flags).join(" ")));
+    if !of_balancer.is_empty() {
+        page.line("", &format!("a load balancer in Harvester with {}", text(of_balancer).join(" ")));
+    }
     page.0
 }
 
@@ -86,6 +96,9 @@ pub fn render(report: &Report) -> String {
 fn address(page: &mut Page, address: &Address, condition: &str) {
     let is_above = address.sentence.strip_prefix("none: ") == Some(condition);
     page.line("Address", if is_above { "none: the pools say the same" } else { &address.sentence });
+    for other in &address.depends {
+        page.line("", other);
+    }
     if !address.asked.is_empty() {
         page.line("", &format!("asked for: {}", address.asked.join("; ")));
     }

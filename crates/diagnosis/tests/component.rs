@@ -119,7 +119,12 @@ spec: {{type: LoadBalancer, selector: {{app: web}}, ports: [{{name: http, port: 
     ) -> Result<Report, Error> {
         let clusters = Clusters { guest, guest_name: "--kubeconfig guest".to_owned(), harvester };
         let key = ObjectKey::parse(key).unwrap();
-        let assumed = Assumed { rules: rules(&self.cluster), host_names: self.host_names, follows_vms: true };
+        let assumed = Assumed {
+            rules: rules(&self.cluster),
+            host_names: self.host_names,
+            follows_vms: true,
+            pool_choice: load_balancer::PoolChoice::default(),
+        };
         explain(&clusters, assumed, &key, self.clock.now()).await
     }
 }

@@ -11,7 +11,7 @@ use cloud_controller_manager::{
 use controller_kit::{Cache, ObjectKey};
 use guest_vms::{GuestVms, VmSettings};
 use k8s_openapi::api::coordination::v1::Lease;
-use load_balancer::dry_run as pools;
+use load_balancer::{PoolChoice, dry_run as pools};
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -114,7 +114,7 @@ fn read_with(
     let lease = json!({"spec": {"holderIdentity": "ccm-0", "leaseDurationSeconds": 15,
         "renewTime": "2026-01-05T09:09:59.000000Z"}});
     Read {
-        pools: pools::dry_run(&pools, &dry_run.key, now.as_second()),
+        pools: pools::dry_run(&pools, &dry_run.key, now.as_second(), PoolChoice::default()),
         service,
         nodes,
         events: Vec::new(),
@@ -122,7 +122,7 @@ fn read_with(
         vms,
         dry_run,
         not_read: Vec::new(),
-        assumed: Assumed { rules, host_names: true, follows_vms: true },
+        assumed: Assumed { rules, host_names: true, follows_vms: true, pool_choice: PoolChoice::default() },
         now,
     }
 }
@@ -293,4 +293,22 @@ async fn an_object_that_the_status_does_not_know_of_is_told_with_its_pools_answe
     read.pools = None;
     let sentence = report_of(&read).address.sentence;
     assert!(sentence.contains("without the right to list ippools"), "{sentence}");
+}
+
+#[tokio::test]
+async fn what_another_flag_of_the_load_balancer_decides_is_a_line_of_its_own_and_a_flag_that_is_given_is_told()
+ {
+    let mut read = read(vec![service("web", &json!({}))], Some(object(&waiting())));
+    let gets = Outcome::Gets { pool: "next".to_owned(), address: "192.0.2.7".parse().unwrap() };
+    read.pools.as_mut().unwrap().depends = vec![("fall-over-when-full", gets)];
+    read.assumed.pool_choice.strict_global_network = true;
+    let report = report_of(&read);
+    let expected = "under a load balancer with --fall-over-when-full it gets 192.0.2.7 of pool next";
+    assert_eq!(report.address.depends, [expected]);
+    let text = render(&report);
+    assert!(text.contains(&format!("\n             {expected}\n")), "{text}");
+    assert!(
+        text.contains("\n             a load balancer in Harvester with --strict-global-network=true"),
+        "{text}"
+    );
 }

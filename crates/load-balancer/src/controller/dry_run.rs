@@ -45,6 +45,8 @@ pub struct DryRun {
     pub outcome: Outcome,
     /// The sentence about an address that the object asks for and does not get.
     pub note: Option<String>,
+    /// What would be decided otherwise under a flag of the load balancer that was not given here.
+    pub depends: Vec<(&'static str, Outcome)>,
 }
 
 /// One pool, towards the object.
@@ -86,9 +88,11 @@ pub enum Outcome {
     Waits { reason: &'static str, why: String },
 }
 
-/// Decides; nothing where there is no such object. `now` is in seconds since 1970.
-pub fn dry_run(lists: &Lists, key: &ObjectKey, now: i64) -> Option<DryRun> {
+/// Decides; nothing where there is no such object. `now` is in seconds since 1970. `pool_choice`: the flags of the load
+/// balancer, as far as somebody knows them.
+pub fn dry_run(lists: &Lists, key: &ObjectKey, now: i64, mut pool_choice: PoolChoice) -> Option<DryRun> {
     let lb = lists.load_balancers.get(key)?;
+    pool_choice.enforce_named_pool_scope |= is_told_of_scope(&lb);
     let caches = Caches {
         load_balancers: lists.load_balancers.clone(),
         pools: lists.pools.clone(),
@@ -104,8 +108,7 @@ pub fn dry_run(lists: &Lists, key: &ObjectKey, now: i64) -> Option<DryRun> {
         lb: &lb,
         pools: trial.checked,
         candidates: None,
-        // the flags of the controller are not known here
-        pool_choice: PoolChoice { enforce_named_pool_scope: is_told_of_scope(&lb), ..PoolChoice::default() },
+        pool_choice,
         holder: recorded_holder(&index, &lists.pools, key, lb.pool_address().as_ref()),
         recorded: &recorded,
         service_names_address: service_names_address(lists.services.get(key).as_deref(), &lb),
@@ -142,7 +145,21 @@ pub fn dry_run(lists: &Lists, key: &ObjectKey, now: i64) -> Option<DryRun> {
     };
     let pools = trial.checked.iter().map(row).collect();
     let (outcome, note) = trial.outcome(seen);
-    Some(DryRun { requirement: address::requirement(&lb), pools, outcome, note, named })
+    let under = |(flag, pool_choice)| {
+        let (other, _) = trial.outcome(address::Seen { pool_choice, ..seen });
+        (other != outcome).then_some((flag, other))
+    };
+    let depends = with_one_more(pool_choice).into_iter().filter_map(under).collect();
+    Some(DryRun { requirement: address::requirement(&lb), pools, outcome, note, named, depends })
+}
+
+/// These flags and one that is not among them.
+fn with_one_more(given: PoolChoice) -> [(&'static str, PoolChoice); 3] {
+    [
+        ("fall-over-when-full", PoolChoice { fall_over_when_full: true, ..given }),
+        ("strict-global-network", PoolChoice { strict_global_network: true, ..given }),
+        ("enforce-named-pool-scope", PoolChoice { enforce_named_pool_scope: true, ..given }),
+    ]
 }
 
 /// Whether the controller, which alone watches the CRD, has said that there are no fields for a second address.

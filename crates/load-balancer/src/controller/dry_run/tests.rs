@@ -29,7 +29,11 @@ fn lists(pools: Vec<RawObject<IPPool>>, lb: RawObject<LoadBalancer>) -> Lists {
 }
 
 fn looked(pools: Vec<RawObject<IPPool>>, lb: RawObject<LoadBalancer>) -> DryRun {
-    dry_run(&lists(pools, lb), &ObjectKey::new("team-a", "web"), NOW).expect("the object is there")
+    looked_with(pools, lb, PoolChoice::default())
+}
+
+fn looked_with(pools: Vec<RawObject<IPPool>>, lb: RawObject<LoadBalancer>, flags: PoolChoice) -> DryRun {
+    dry_run(&lists(pools, lb), &ObjectKey::new("team-a", "web"), NOW, flags).expect("the object is there")
 }
 
 fn cluster() -> Value {
@@ -92,7 +96,7 @@ fn the_address_that_the_pool_would_give_is_named_and_nothing_is_recorded() {
         lists(vec![pool("lab", 1, "192.0.2.0/28", &selector, &json!({}))], object(&cluster(), &json!({})));
     let key = ObjectKey::new("team-a", "web");
     for _ in 0..2 {
-        let seen = dry_run(&lists, &key, NOW).unwrap();
+        let seen = dry_run(&lists, &key, NOW, PoolChoice::default()).unwrap();
         // the first one is the gateway
         let address = "192.0.2.2".parse().unwrap();
         assert_eq!(seen.outcome, Outcome::Gets { pool: "lab".into(), address });
@@ -171,4 +175,73 @@ fn an_object_that_was_told_of_a_crd_without_the_fields_gets_no_second_address(
         _ => matches!(&outcome, Outcome::Waits { reason: "DualStackNotSupported", .. }),
     };
     assert!(expected, "{outcome:?}");
+}
+
+#[test]
+fn an_answer_that_depends_on_a_flag_of_the_load_balancer_says_so() {
+    let of = |name: &str, network: &str, namespace: &str, subnet: &str, status: &Value| {
+        pool(name, 1, subnet, &json!({"network": network, "scope": scopes(namespace)}), status)
+    };
+    let full = || {
+        of(
+            "full",
+            "n1",
+            "team-a",
+            "192.0.2.0/30",
+            &json!({"allocated": {"192.0.2.1": "x/1", "192.0.2.2": "x/2"}}),
+        )
+    };
+    let next = || of("next", "n1", "team-a", "198.51.100.0/28", &json!({}));
+    let global = || of("global", "n2", "*", "203.0.113.0/28", &json!({}));
+    let others = || of("others", "n1", "team-b", "198.51.100.16/28", &json!({}));
+    let unnamed = || object(&cluster(), &json!({}));
+    let named = || object(&json!({"workloadType": "cluster", "ipPool": "others"}), &json!({}));
+    let gets = |pool: &str, address: &str| Outcome::Gets {
+        pool: pool.to_owned(),
+        address: address.parse().unwrap(),
+    };
+
+    let seen = looked(vec![full(), next()], unnamed());
+    assert!(matches!(&seen.outcome, Outcome::Waits { reason: "PoolExhausted", .. }), "{seen:?}");
+    assert_eq!(seen.depends, [("fall-over-when-full", gets("next", "198.51.100.2"))]);
+    let flags = PoolChoice { fall_over_when_full: true, ..PoolChoice::default() };
+    let seen = looked_with(vec![full(), next()], unnamed(), flags);
+    assert_eq!((seen.outcome, seen.depends), (gets("next", "198.51.100.2"), vec![]));
+
+    let seen = looked(vec![global()], unnamed());
+    assert_eq!(seen.outcome, gets("global", "203.0.113.2"));
+    assert!(
+        matches!(
+            &seen.depends[..],
+            [("strict-global-network", Outcome::Waits { reason: "NoMatchingPool", .. })]
+        ),
+        "{seen:?}"
+    );
+
+    let seen = looked(vec![others()], named());
+    assert_eq!(seen.outcome, gets("others", "198.51.100.18"));
+    assert!(
+        matches!(
+            &seen.depends[..],
+            [("enforce-named-pool-scope", Outcome::Waits { reason: "PoolNotAllowed", .. })]
+        ),
+        "{seen:?}"
+    );
+
+    assert_eq!(looked(vec![next()], unnamed()).depends, []);
+}
+
+#[test]
+fn what_the_object_was_told_of_a_flag_counts_where_nobody_gave_it() {
+    let told = json!({"conditions": [{"type": "Ready", "status": "False", "reason": "PoolNotAllowed"}]});
+    let pool = pool(
+        "others",
+        1,
+        "198.51.100.16/28",
+        &json!({"network": "n1", "scope": scopes("team-b")}),
+        &json!({}),
+    );
+    let seen = looked(vec![pool], object(&json!({"workloadType": "cluster", "ipPool": "others"}), &told));
+    assert!(matches!(seen.outcome, Outcome::Waits { reason: "PoolNotAllowed", .. }), "{seen:?}");
+    assert_eq!(seen.depends, []);
 }

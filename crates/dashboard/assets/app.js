@@ -230,11 +230,29 @@ function wakeAtEndOfRest(now) {
   }
 }
 
+const byName = (a, b) => keyOf(a).localeCompare(keyOf(b));
+const byAge = (a, b) => (a.since || '~').localeCompare(b.since || '~') || byName(a, b);
+
+/** So many of them, sorted: the first of each namespace, then the second of each, so that no tenant fills the list alone. */
+function inTurn(all, most, order) {
+  const namespaces = new Map();
+  for (const balancer of all.sort(order)) {
+    if (!namespaces.has(balancer.namespace)) namespaces.set(balancer.namespace, []);
+    namespaces.get(balancer.namespace).push(balancer);
+  }
+  const taken = [];
+  for (let turn = 0; taken.length < Math.min(most, all.length); turn += 1) {
+    for (const own of namespaces.values()) {
+      if (turn < own.length && taken.length < most) taken.push(own[turn]);
+    }
+  }
+  return taken.sort(order);
+}
+
 function drawWaits() {
   const waiting = [...balancers.values()].filter((balancer) => balancer.state === 'waits');
-  waiting.sort((a, b) => (a.since || '~').localeCompare(b.since || '~') || keyOf(a).localeCompare(keyOf(b)));
   toggle(at('waiting'), waiting.length > 0);
-  keyed(at('waits'), waiting.slice(0, WAITS), keyOf,
+  keyed(at('waits'), inTurn(waiting, WAITS, byAge), keyOf,
     (balancer) => {
       const link = make('a', { href: '#balancers', textContent: keyOf(balancer) });
       link.addEventListener('click', (event) => {
@@ -283,8 +301,8 @@ function drawBalancers() {
     const text = [keyOf(balancer), balancer.service, balancer.cluster, ...balancer.addresses, ...balancer.pools].join(' ').toLowerCase();
     return words.every((word) => text.includes(word)) && (!troubled || isTroubled(balancer));
   };
-  const found = [...balancers.values()].filter(matches).sort((a, b) => keyOf(a).localeCompare(keyOf(b)));
-  keyed(at('rows'), found.slice(0, ROWS), keyOf, makeBalancer, (row, balancer) => {
+  const found = [...balancers.values()].filter(matches);
+  keyed(at('rows'), inTurn(found, ROWS, byName), keyOf, makeBalancer, (row, balancer) => {
     if (row.drawn === balancer) return;
     row.drawn = balancer;
     updateBalancer(row, balancer);

@@ -172,6 +172,31 @@ fn whatever_people_write_into_objects_the_page_shows_it_as_text() {
 }
 
 #[test]
+fn who_waits_in_one_namespace_hides_nobody_of_another() {
+    let Some(mut stage) = Stage::set(User::LoadBalancer) else { return };
+    // more than the table shows, older than the other's, and before it in every order
+    let mut loud = balancer("0", "False", "demands the address of another", json!([]));
+    loud["metadata"]["namespace"] = "default".into();
+    for number in 0..510 {
+        loud["metadata"]["name"] = format!("web-{number}").into();
+        stage.apply(&loud);
+    }
+    let mut quiet = balancer("shop", "False", "no pool matches", json!([]));
+    quiet["status"]["conditions"][0]["lastTransitionTime"] = "2026-02-05T09:00:00Z".into();
+    stage.apply(&quiet);
+    stage.browser.until("document.getElementById('shown').textContent.startsWith('511 ')");
+    let shows = |part: &str| {
+        format!("[...document.querySelectorAll('{part}')].some((name) => name.textContent === 'team-a/shop')")
+    };
+    stage.browser.until(&shows("#waits a"));
+    stage.browser.until(&shows("#rows .name"));
+    let shown =
+        "[document.querySelectorAll('#waits li').length, document.querySelectorAll('#rows tr').length]";
+    assert_eq!(stage.browser.value(shown), json!([20, 500]));
+    stage.strike();
+}
+
+#[test]
 fn the_page_fits_a_telephone_and_a_wide_screen_in_light_and_dark() {
     let Some(mut stage) = Stage::set(User::LoadBalancer) else { return };
     let long = "a-name-that-is-as-long-as-a-name-may-be-which-is-63-characters-x";

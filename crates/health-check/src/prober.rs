@@ -162,6 +162,36 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn who_does_not_listen_delays_no_probe() {
+        // docs/contract/load-balancer.md#PR-2
+        let prober = Prober::new(8, 1, group);
+        let (dialled, mut dials) = mpsc::unbounded_channel();
+        let turns = AtomicUsize::new(0);
+        let dial: Dial = Arc::new(move |_| {
+            dialled.send(Instant::now()).expect("the test listens");
+            let good = turns.fetch_add(1, Ordering::SeqCst).is_multiple_of(4);
+            async move { if good { Ok(()) } else { Err(DialError::Refused) } }.boxed()
+        });
+        // what changes is put into a queue that nobody empties
+        let (changes, _changed) = mpsc::unbounded_channel();
+        let tell = move |news: News<'_, &'static str>| {
+            if let News::Changed { object } = news {
+                changes.send(object).expect("it is kept");
+            }
+        };
+        let task = tokio::spawn(prober.clone().run(dial, tell, CancellationToken::new()));
+        prober.set_targets("web", [(1, target(1))].into());
+        dials.recv().await.unwrap();
+        let mut before = dials.recv().await.unwrap();
+        for _ in 0..100 {
+            let at = dials.recv().await.unwrap();
+            assert!(at <= before + Duration::from_secs(1), "{:?} late", at - before);
+            before = at;
+        }
+        task.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn each_probe_is_told_with_what_it_took_also_one_without_answer() {
         let prober = Prober::new(8, 1, group);
         let (told, mut hears) = mpsc::unbounded_channel();

@@ -250,6 +250,7 @@ async fn a_backend_that_stays_down_writes_its_last_error_seldom() {
     assert!(world.changes.last().unwrap().0 - last < ERROR_AGAIN);
 }
 
+// docs/contract/load-balancer.md#PR-11
 #[tokio::test(start_paused = true)]
 async fn a_backend_that_loses_its_readiness_again_and_again_flaps_and_one_that_is_down_does_not() {
     let mut world = World::new(8, 1);
@@ -268,6 +269,7 @@ async fn a_backend_that_loses_its_readiness_again_and_again_flaps_and_one_that_i
 }
 
 #[rstest]
+// docs/contract/load-balancer.md#PR-4
 #[case::ready_before(true, "lllll", true, 0)]
 #[case::between_two_failures(true, "l-ll-", false, 1)]
 #[case::between_a_success_and_another(false, "+ll+", true, 2)]
@@ -346,6 +348,7 @@ fn watching_the_same_targets_again_changes_nothing() {
     assert_eq!(world.changes, once.changes);
 }
 
+// docs/contract/load-balancer.md#PR-5
 #[test]
 fn a_backend_that_leaves_and_comes_back_is_new_and_an_old_answer_does_not_count_for_it() {
     let mut world = World::new(8, 7);

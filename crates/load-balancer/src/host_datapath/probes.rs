@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn known_backends_begin_with_the_readiness_of_the_slice_and_new_ones_as_not_ready() {
-        // docs/contract/load-balancer.md#10.5: verdicts survive a restart, a changed check, and a health check that is
+        // docs/contract/load-balancer.md#10.5, #PR-9: verdicts survive a restart, a changed check, and a health check that is
         // added
         let check = HealthCheck { port: Some(80), period_seconds: Some(2), ..HealthCheck::default() };
         let (old, new) = (backend("old", 11), backend("new", 12));

@@ -81,6 +81,7 @@ test_cluster::component_tests! {
         assert_eq!(deletes, usize::from(lab.cluster.rights() == Rights::Ours), "{writes:#?}");
     }
 
+    // docs/contract/load-balancer.md#PR-3
     async fn a_backend_serves_once_it_answered_and_no_longer_when_it_stopped(cluster: TestCluster) {
         let mut lab = Lab::start(cluster).await;
         lab.vm("api-1", "api", "192.168.7.11").await;

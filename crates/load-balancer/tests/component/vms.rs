@@ -35,6 +35,7 @@ fn without_machines(client: Client, open: Arc<AtomicBool>) -> Client {
 }
 
 test_cluster::component_tests! {
+    // docs/contract/load-balancer.md#VM-2
     async fn old_finalizers_are_taken_off_and_everything_else_stays(cluster: TestCluster) {
         let finalizers = "[wrangler.cattle.io/harvester-lb-vm-controller, other.io/keep]";
         cluster.harvester.apply(&format!(

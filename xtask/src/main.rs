@@ -31,7 +31,7 @@ struct Cli {
 enum Task {
     /// Run everything: format, lints, tests on both API servers, documents, licences, the sandbox tour, fault schedules.
     Test(test::Options),
-    /// Build the outside tools (API server, etcd, kubectl, cargo-deny) into the cache, where they are not there yet.
+    /// Build the outside tools (API server, etcd, kubectl, helm, cargo-deny) into the cache, where they are not there yet.
     Tools,
     /// Run the sandbox's tour.
     Tour(tour::Options),

@@ -193,6 +193,9 @@ impl Run<'_> {
         if let Err(error) = tools::ensure(Tool::CsiSanity) {
             self.left_out.push(format!("Left out: csi-sanity against the CSI driver: {error:#}"));
         }
+        if let Err(error) = tools::ensure(Tool::Helm) {
+            self.left_out.push(format!("Left out: the charts in helm: {error:#}"));
+        }
         let path = match tools::ensure_xfsprogs() {
             Ok(folder) => with_folder(&env::var_os("PATH").unwrap_or_default(), folder)?,
             Err(error) => {

@@ -18,7 +18,7 @@ use crate::{step, workspace};
 
 /// The task: everything that the tests use.
 pub(crate) fn run() -> Result<bool> {
-    let all = REAL_SERVER.into_iter().chain([Tool::Kubectl, Tool::CsiSanity, Tool::CargoDeny]);
+    let all = REAL_SERVER.into_iter().chain([Tool::Kubectl, Tool::CsiSanity, Tool::Helm, Tool::CargoDeny]);
     let mut complete = true;
     for tool in all {
         match ensure(tool) {

@@ -14,6 +14,7 @@ pub enum Tool {
     KubeControllerManager,
     Kubectl,
     CsiSanity,
+    Helm,
     CargoDeny,
 }
 
@@ -37,6 +38,7 @@ static KUBERNETES: Module =
 static ETCD: Module = Module { name: "etcd", go_mod: include_str!("../../../tests/envtest/etcd/go.mod") };
 static CSI_TEST: Module =
     Module { name: "csi-test", go_mod: include_str!("../../../tests/envtest/csi-test/go.mod") };
+static HELM: Module = Module { name: "helm", go_mod: include_str!("../../../tests/envtest/helm/go.mod") };
 
 impl Module {
     /// Version of `package` that the module requires, such as `v1.36.3`.
@@ -61,6 +63,7 @@ impl Tool {
             Self::KubeControllerManager => "kube-controller-manager",
             Self::Kubectl => "kubectl",
             Self::CsiSanity => "csi-sanity",
+            Self::Helm => "helm",
             Self::CargoDeny => "cargo-deny",
         }
     }
@@ -75,6 +78,7 @@ impl Tool {
             }
             Self::Kubectl => Some((&KUBERNETES, "k8s.io/kubernetes/cmd/kubectl")),
             Self::CsiSanity => Some((&CSI_TEST, "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity")),
+            Self::Helm => Some((&HELM, "helm.sh/helm/v4/cmd/helm")),
             Self::CargoDeny => None,
         }
     }
@@ -92,7 +96,7 @@ impl Tool {
     pub fn find(self) -> Option<PathBuf> {
         let assets = env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
         let path = env::var_os("PATH").unwrap_or_default();
-        let from_path = matches!(self, Self::Kubectl | Self::CargoDeny);
+        let from_path = matches!(self, Self::Kubectl | Self::Helm | Self::CargoDeny);
         assets
             .map(|folder| folder.join(self.name()))
             .into_iter()
@@ -157,5 +161,6 @@ mod tests {
         assert_eq!(KUBERNETES.version("k8s.io/kubernetes"), Some("v1.36.3"));
         assert_eq!(ETCD.version("go.etcd.io/etcd/server/v3"), Some("v3.6.16"));
         assert_eq!(CSI_TEST.version("github.com/kubernetes-csi/csi-test/v5"), Some("v5.6.0"));
+        assert_eq!(HELM.version("helm.sh/helm/v4"), Some("v4.3.1"));
     }
 }

@@ -1,0 +1,79 @@
+{{- /* Made from deploy/rbac/ours.yaml by `UPDATE_CHARTS=1 cargo test --test charts`. */}}
+
+{{- define "rules.ClusterRole.harvester-load-balancer" }}
+# delete: objects of a guest cluster that is being removed; create: nothing, they belong to users and clusters
+- apiGroups: [loadbalancer.harvesterhci.io]
+  resources: [loadbalancers]
+  verbs: [get, list, watch, update, delete]
+# create: pools imported from the legacy ConfigMap
+- apiGroups: [loadbalancer.harvesterhci.io]
+  resources: [ippools]
+  verbs: [get, list, watch, create, update]
+# delete: an address is withdrawn before its record is released, not whenever garbage collection comes by
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, list, watch, create, update, delete]
+# no delete: a slice is emptied, and goes with its load balancer
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [get, list, watch, create, update]
+# update: the finalizers that the Go program put on every VM come off
+- apiGroups: [kubevirt.io]
+  resources: [virtualmachineinstances, virtualmachines]
+  verbs: [get, list, watch, update]
+# the schema is watched: optional fields are used where it has them
+- apiGroups: [apiextensions.k8s.io]
+  resources: [customresourcedefinitions]
+  verbs: [get, list, watch]
+# what the legacy ConfigMaps `kubevip` of all namespaces say is in use
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, list, watch]
+# no backend may have the address of a host
+- apiGroups: [""]
+  resources: [nodes]
+  verbs: [get, list, watch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
+{{- end }}
+
+{{- define "rules.Role.harvester-load-balancer" }}
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [get, list, watch, create, update]
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [update]
+{{- end }}
+
+{{- define "rules.ClusterRole.harvester-load-balancer-webhook" }}
+- apiGroups: [admissionregistration.k8s.io]
+  resources: [validatingwebhookconfigurations, mutatingwebhookconfigurations]
+  verbs: [get, list, watch, create, update]
+- apiGroups: [""]
+  resources: [namespaces]
+  verbs: [get, list, watch]
+# who converts LoadBalancer objects of the former version
+- apiGroups: [apiextensions.k8s.io]
+  resources: [customresourcedefinitions]
+  resourceNames: [loadbalancers.loadbalancer.harvesterhci.io]
+  verbs: [get, list, watch, update]
+# the network that a new pool names
+- apiGroups: [k8s.cni.cncf.io]
+  resources: [network-attachment-definitions]
+  verbs: [get]
+# a new pool may overlap with none
+- apiGroups: [loadbalancer.harvesterhci.io]
+  resources: [ippools]
+  verbs: [list]
+- apiGroups: [kubevirt.io]
+  resources: [virtualmachineinstances, virtualmachines]
+  verbs: [get, list, watch]
+{{- end }}
+
+{{- define "rules.Role.harvester-load-balancer-webhook" }}
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get, list, watch, create, update]
+{{- end }}

@@ -1,0 +1,120 @@
+{{- define "csi.name" -}}
+{{ default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "csi.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "csi.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "csi.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{ include "csi.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- /* What stands before every image. RKE2 gives both names. */}}
+{{- define "csi.registry" -}}
+{{- $global := .Values.global | default dict }}
+{{- $registry := dig "cattle" "systemDefaultRegistry" "" $global | default (dig "systemDefaultRegistry" "" $global) }}
+{{- with $registry }}{{ trimSuffix "/" . }}/{{ end }}
+{{- end }}
+
+{{- /* The image of a sidecar: call with a list of its values and the root. */}}
+{{- define "csi.image" -}}
+{{- $image := index . 0 }}
+{{- $root := index . 1 }}
+{{- include "csi.registry" $root }}{{ $image.repository }}:{{ $image.tag | default $root.Chart.AppVersion }}
+{{- end }}
+
+{{- /* Pull secrets as a list of objects, each name once. */}}
+{{- define "csi.pullSecrets" -}}
+{{- $names := list }}
+{{- range concat (.Values.imagePullSecrets | default list) (dig "cattle" "imagePullSecrets" list (.Values.global | default dict) | default list) }}
+{{- $names = append $names (kindIs "map" . | ternary (get (kindIs "map" . | ternary . dict) "name") .) }}
+{{- end }}
+{{- range uniq $names }}
+- name: {{ . }}
+{{- end }}
+{{- end }}
+
+{{- /* A path that ends like a kubeconfig is a file, whatever a form said of folders: its folder is mounted. */}}
+{{- define "csi.isFile" -}}
+{{- if has (base .) (list "cloud-config" "cloud-provider-config" "kubeconfig") }}yes{{ end }}
+{{- end }}
+
+{{- define "csi.hostFolder" -}}
+{{- $path := required "no cloud-config: set cloudConfig.secretName to a Secret, or cloudConfig.hostPath to a folder of the nodes" .Values.cloudConfig.hostPath }}
+{{- if not (isAbs $path) }}
+{{- fail (printf "cloudConfig.hostPath %q: give an absolute path of the nodes" $path) }}
+{{- end }}
+{{- $folder := clean $path }}
+{{- if include "csi.isFile" $path }}{{ $folder = dir $folder }}{{ end }}
+{{- if eq $folder "/" }}
+{{- fail (printf "cloudConfig.hostPath %q: that would mount all of the node: put the file into a folder of its own" $path) }}
+{{- end }}
+{{- $folder }}
+{{- end }}
+
+{{- define "csi.kubeconfig" -}}
+{{- $path := .Values.cloudConfig.hostPath | default "" }}
+{{- $file := "cloud-provider-config" }}
+{{- if and (not .Values.cloudConfig.secretName) (include "csi.isFile" $path) }}{{ $file = base $path }}{{ end }}
+/var/lib/harvester/{{ $file }}
+{{- end }}
+
+{{- define "csi.cloudConfigMounts" -}}
+# folders, because a file or a subPath stays what it was when the container began
+- {name: cloud-config, mountPath: /var/lib/harvester, readOnly: true}
+{{- if not .Values.cloudConfig.secretName }}
+# where the driver looks else
+- {name: etc-kubernetes, mountPath: /etc/kubernetes, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "csi.cloudConfigVolumes" -}}
+- name: cloud-config
+{{- if .Values.cloudConfig.secretName }}
+  secret:
+    secretName: {{ .Values.cloudConfig.secretName }}
+    defaultMode: 0440
+    {{- with .Values.cloudConfig.secretKey }}
+    items:
+    - {key: {{ . | quote }}, path: cloud-provider-config}
+    {{- end }}
+{{- else }}
+  hostPath: {path: {{ include "csi.hostFolder" . | quote }}, type: DirectoryOrCreate}
+- name: etc-kubernetes
+  hostPath: {path: /etc/kubernetes, type: DirectoryOrCreate}
+{{- end }}
+{{- end }}
+
+{{- /* Flags that the driver has in both workloads. */}}
+{{- define "csi.driverArgs" -}}
+- --kubeconfig={{ include "csi.kubeconfig" . | trim }}
+{{- with .Values.hostStorageClass }}
+- --host-storage-class={{ . }}
+{{- end }}
+{{- with .Values.maxVolumesPerNode }}
+- --max-volumes-per-node={{ . }}
+{{- end }}
+{{- if .Values.topology }}
+- --topology
+{{- end }}
+- --http-endpoint=:{{ .Values.metrics.port }}
+{{- end }}
+
+{{- define "csi.driverProbes" -}}
+livenessProbe:
+  httpGet: {port: http, path: /livez}
+  initialDelaySeconds: 10
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+{{- end }}
+
+{{- define "csi.hasSnapshots" -}}
+{{- $value := toString .Values.snapshots.enabled }}
+{{- if or (eq $value "true") (and (eq $value "auto") (.Capabilities.APIVersions.Has "snapshot.storage.k8s.io/v1")) }}yes{{ end }}
+{{- end }}

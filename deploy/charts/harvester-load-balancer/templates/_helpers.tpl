@@ -1,0 +1,114 @@
+{{- define "lb.name" -}}
+{{ default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "lb.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "lb.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "lb.webhookSelectorLabels" -}}
+app.kubernetes.io/name: {{ include "lb.name" . }}-webhook
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "lb.commonLabels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- define "lb.labels" -}}
+{{ include "lb.commonLabels" . }}
+{{ include "lb.selectorLabels" . }}
+{{- end }}
+
+{{- define "lb.webhookLabels" -}}
+{{ include "lb.commonLabels" . }}
+{{ include "lb.webhookSelectorLabels" . }}
+{{- end }}
+
+{{- define "lb.registry" -}}
+{{- $global := .Values.global | default dict }}
+{{- $registry := dig "cattle" "systemDefaultRegistry" "" $global | default (dig "systemDefaultRegistry" "" $global) }}
+{{- with $registry }}{{ trimSuffix "/" . }}/{{ end }}
+{{- end }}
+
+{{- /* Pull secrets as a list of objects, each name once. */}}
+{{- define "lb.pullSecrets" -}}
+{{- $names := list }}
+{{- range concat (.Values.imagePullSecrets | default list) (dig "cattle" "imagePullSecrets" list (.Values.global | default dict) | default list) }}
+{{- $names = append $names (kindIs "map" . | ternary (get (kindIs "map" . | ternary . dict) "name") .) }}
+{{- end }}
+{{- range uniq $names }}
+- name: {{ . }}
+{{- end }}
+{{- end }}
+
+{{- /* Harvester's umbrella chart says imagePullPolicy. */}}
+{{- define "lb.pullPolicy" -}}
+{{ .imagePullPolicy | default .pullPolicy | default "IfNotPresent" }}
+{{- end }}
+
+{{- /* yes where a value that may be auto is on: call with a list of the value and the root. */}}
+{{- define "lb.isOn" -}}
+{{- $value := index . 0 }}
+{{- $root := index . 1 }}
+{{- if eq (toString $value) "true" }}yes{{ end }}
+{{- if and (eq (toString $value) "auto") ($root.Capabilities.APIVersions.Has "monitoring.coreos.com/v1") }}yes{{ end }}
+{{- end }}
+
+{{- /* What both Pods share: call with a dict of root and labels. */}}
+{{- define "lb.pod" -}}
+{{- with .root.Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with include "lb.pullSecrets" .root | trim }}
+imagePullSecrets:
+  {{- . | nindent 2 }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  seccompProfile: {type: RuntimeDefault}
+{{- with .root.Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .root.Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+affinity:
+{{- if .root.Values.affinity }}
+  {{- toYaml .root.Values.affinity | nindent 2 }}
+{{- else }}
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+    - weight: 100
+      podAffinityTerm:
+        labelSelector:
+          matchLabels:
+            {{- .labels | nindent 12 }}
+        topologyKey: kubernetes.io/hostname
+{{- end }}
+{{- end }}
+
+{{- define "lb.probes" -}}
+livenessProbe:
+  httpGet: {port: metrics, path: /livez}
+  initialDelaySeconds: 10
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {port: metrics, path: /readyz}
+  periodSeconds: 5
+  timeoutSeconds: 5
+{{- end }}
+
+{{- define "lb.containerSecurity" -}}
+{{- $least := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) }}
+{{- toYaml (mergeOverwrite $least (. | default dict)) }}
+{{- end }}

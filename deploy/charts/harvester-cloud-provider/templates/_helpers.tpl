@@ -1,3 +1,10 @@
+{{- /* After `helm upgrade --reuse-values` the values are those of the former chart: what that one did not have is added. */}}
+{{- define "ccm.defaults" -}}
+{{- range $key, $value := .Files.Get "files/values.yaml" | fromYaml }}
+{{- if not (hasKey $.Values $key) }}{{ $_ := set $.Values $key $value }}{{ end }}
+{{- end }}
+{{- end }}
+
 {{- define "ccm.name" -}}
 {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
 {{- end }}
@@ -76,7 +83,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if hasPrefix "--data-path=" . }}{{ $found = trimPrefix "--data-path=" . }}{{ end }}
 {{- end }}
 {{- end }}
-{{- $found | default (or $deployment .Release.IsUpgrade | ternary "guest" "annotation") }}
+{{- if $found }}
+{{- $found }}
+{{- else if or $deployment .Release.IsUpgrade }}
+{{- "guest" }}
+{{- else }}
+{{- "annotation" }}
+{{- end }}
 {{- end }}
 {{- end }}
 

@@ -1,3 +1,10 @@
+{{- /* After `helm upgrade --reuse-values` the values are those of the former chart: what that one did not have is added. */}}
+{{- define "csi.defaults" -}}
+{{- range $key, $value := .Files.Get "files/values.yaml" | fromYaml }}
+{{- if not (hasKey $.Values $key) }}{{ $_ := set $.Values $key $value }}{{ end }}
+{{- end }}
+{{- end }}
+
 {{- define "csi.name" -}}
 {{ default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" }}
 {{- end }}
@@ -78,7 +85,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if .Values.cloudConfig.secretName }}
   secret:
     secretName: {{ .Values.cloudConfig.secretName }}
-    defaultMode: 0440
+    defaultMode: 288 # 0440, which YAML 1.2 reads as 440
     {{- with .Values.cloudConfig.secretKey }}
     items:
     - {key: {{ . | quote }}, path: cloud-provider-config}

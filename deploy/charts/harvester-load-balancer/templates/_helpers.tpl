@@ -1,3 +1,10 @@
+{{- /* After `helm upgrade --reuse-values` the values are those of the former chart: what that one did not have is added. */}}
+{{- define "lb.defaults" -}}
+{{- range $key, $value := .Files.Get "files/values.yaml" | fromYaml }}
+{{- if not (hasKey $.Values $key) }}{{ $_ := set $.Values $key $value }}{{ end }}
+{{- end }}
+{{- end }}
+
 {{- define "lb.name" -}}
 {{ default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" }}
 {{- end }}

@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, reason = "a task talks to the person who started it")]
 
 mod bench;
+mod charts;
 mod counts;
 mod package_driver;
 mod seeds;
@@ -41,6 +42,8 @@ enum Task {
     Bench(bench::Options),
     /// Package the node driver as Rancher downloads it, into target/node-driver/.
     PackageDriver(package_driver::Options),
+    /// Package the Helm charts as a repository, with its index and the list of images, into target/charts/.
+    Charts(charts::Options),
 }
 
 fn main() -> ExitCode {
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Task::Seeds(options) => seeds::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::PackageDriver(options) => package_driver::run(&options),
+        Task::Charts(options) => charts::run(&options),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

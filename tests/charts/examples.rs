@@ -1,0 +1,189 @@
+//! The manifests and values of `examples/install`, which docs/install.md names.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use serde_json::{Value, json};
+use test_cluster::manifests::documents;
+
+use super::{array, container, containers, find, helm, object, output, pods, render, root, text};
+
+pub(crate) fn example(name: &str) -> String {
+    root().join("examples/install").join(name).display().to_string()
+}
+
+fn values_of(name: &str) -> String {
+    format!("--values={}", example(name))
+}
+
+pub(crate) fn examples() -> Vec<String> {
+    let entries = fs::read_dir(root().join("examples/install")).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn read(name: &str) -> Vec<Value> {
+    documents(&fs::read_to_string(example(name)).unwrap()).unwrap()
+}
+
+/// The objects that the helm controller of RKE2 and K3s makes of a HelmChart, or of a HelmChartConfig for the chart that
+/// RKE2 has.
+fn installed(helm: &Path, manifest: &Value, folder: &str) -> Vec<Value> {
+    let values = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&values, text(manifest, "/spec/valuesContent")).unwrap();
+    let name = text(manifest, "/metadata/name");
+    let chart =
+        root().join(folder).join(manifest.pointer("/spec/chart").and_then(Value::as_str).unwrap_or(name));
+    let namespace = text(manifest, "/metadata/namespace");
+    let mut command = std::process::Command::new(helm);
+    command
+        .args(["template", name])
+        .arg(chart)
+        .args(["--namespace", namespace, "--values"])
+        .arg(values.path());
+    documents(&output(&mut command).unwrap()).unwrap()
+}
+
+#[test]
+fn every_example_of_an_installation_is_in_the_document() {
+    let document = fs::read_to_string(root().join("docs/install.md")).unwrap();
+    for name in examples() {
+        assert!(
+            document.contains(&format!("examples/install/{name}")),
+            "docs/install.md does not name {name}"
+        );
+    }
+}
+
+/// docs/contract/user-docs.md: the HelmChart of the official pages for RKE2, and the one without values for K3s.
+#[test]
+fn the_manifests_for_rke2_and_k3s_install_both_charts() {
+    let Some(helm) = helm() else { return };
+    for (name, cluster) in
+        [("rke2-helmchart.yaml", Some("--cluster-name=demo")), ("k3s-helmcharts.yaml", None)]
+    {
+        let manifests = read(name);
+        assert_eq!(manifests.len(), 2, "{name}");
+        assert_eq!(manifests[0]["spec"]["bootstrap"], true, "{name}: it comes before the network");
+        let ccm = installed(&helm, &manifests[0], "deploy/charts");
+        let args = super::args(container(
+            &ccm,
+            "Deployment",
+            "harvester-cloud-provider",
+            "harvester-cloud-provider",
+        ));
+        assert_eq!(args.iter().copied().find(|arg| arg.starts_with("--cluster-name")), cluster, "{name}");
+        let csi = installed(&helm, &manifests[1], "deploy/charts");
+        let snapshots = find(&csi, "VolumeSnapshotClass", "harvester-snapshot").is_some();
+        assert_eq!(snapshots, cluster.is_some(), "{name}");
+    }
+}
+
+#[test]
+fn the_charts_of_rke2_run_our_images_by_their_values() {
+    let Some(helm) = helm() else { return };
+    for manifest in read("rke2-helmchartconfig.yaml") {
+        let name = text(&manifest, "/metadata/name");
+        let objects = installed(&helm, &manifest, "tests/charts/go");
+        let images: BTreeSet<_> =
+            containers(&objects).map(|(_, container)| text(container, "/image")).collect();
+        assert!(
+            images.contains(format!("registry.example.com/{name}:v{}", env!("CARGO_PKG_VERSION")).as_str()),
+            "{images:?}"
+        );
+    }
+}
+
+/// Harvester's chart has the Go program's as a subchart. What is given back is what there was.
+#[test]
+fn harvesters_own_chart_runs_our_images_by_its_values_and_gives_the_place_back() {
+    let Some(helm) = helm() else { return };
+    let umbrella = tempfile::tempdir().unwrap();
+    let about = "{apiVersion: v2, name: harvester, version: 1.0.0, dependencies: [
+        {name: harvester-load-balancer, version: 0.4.0, condition: harvester-load-balancer.enabled}]}";
+    fs::write(umbrella.path().join("Chart.yaml"), about).unwrap();
+    fs::write(umbrella.path().join("values.yaml"), "harvester-load-balancer: {enabled: true}\n").unwrap();
+    fs::create_dir(umbrella.path().join("charts")).unwrap();
+    let go = root().join("tests/charts/go/harvester-load-balancer");
+    std::os::unix::fs::symlink(go, umbrella.path().join("charts/harvester-load-balancer")).unwrap();
+    let images = |options: &[&str]| -> Vec<(String, String)> {
+        let mut command = std::process::Command::new(&helm);
+        command
+            .args(["template", "harvester"])
+            .arg(umbrella.path())
+            .args(["-n", "harvester-system"])
+            .args(options);
+        let objects = documents(&output(&mut command).unwrap()).unwrap();
+        containers(&objects)
+            .map(|(_, it)| (text(it, "/command/0").to_owned(), text(it, "/image").to_owned()))
+            .collect()
+    };
+    let before = images(&[]);
+    let ours = images(&["--values", &example("harvester-values.yaml")]);
+    assert_ne!(ours, before);
+    let image = format!("registry.example.com/harvester-cloud-provider:v{}", env!("CARGO_PKG_VERSION"));
+    let programs = ["harvester-load-balancer", "harvester-load-balancer-webhook"];
+    // the name by which it is called chooses the part
+    assert_eq!(ours, programs.map(|program| (program.to_owned(), image.clone())));
+    assert_eq!(images(&[]), before);
+    // and the rights go to the accounts that these Pods have
+    let additions = render(&helm, "harvester-load-balancer", &["insideHarvester=true"]);
+    for account in programs {
+        let binding = object(&additions, "ClusterRoleBinding", &format!("{account}-additions"));
+        assert_eq!(
+            binding["subjects"],
+            json!([{"kind": "ServiceAccount", "namespace": "harvester-system", "name": account}])
+        );
+    }
+}
+
+#[test]
+fn without_rancher_both_charts_read_one_secret_and_nothing_of_the_nodes() {
+    let Some(helm) = helm() else { return };
+    let secret = &read("cloud-config-secret.yaml")[0];
+    let (name, key) = (text(secret, "/metadata/name"), "cloud-config");
+    assert!(secret["stringData"][key].as_str().unwrap().contains("current-context"));
+    for values in ["values-kubeadm.yaml", "values-k0s.yaml"] {
+        for (chart, workload) in [
+            ("harvester-cloud-provider", "harvester-cloud-provider"),
+            ("harvester-csi-driver", "harvester-csi-driver"),
+            ("harvester-csi-driver", "harvester-csi-driver-controllers"),
+        ] {
+            let objects = render(&helm, chart, &[&values_of(values)]);
+            let (_, pod) = pods(&objects).find(|(name, _)| *name == workload).unwrap();
+            let config =
+                array(pod, "/volumes").iter().find(|volume| volume["name"] == "cloud-config").unwrap();
+            assert_eq!(
+                (&config["secret"]["secretName"], &config["secret"]["items"][0]["key"]),
+                (&json!(name), &json!(key))
+            );
+        }
+        let csi = render(&helm, "harvester-csi-driver", &[&values_of(values)]);
+        let kubelet = if values.contains("k0s") { "/var/lib/k0s/kubelet" } else { "/var/lib/kubelet" };
+        let driver = container(&csi, "DaemonSet", "harvester-csi-driver", "harvester-csi-driver");
+        let pods_folder = format!("{kubelet}/pods");
+        assert!(
+            array(driver, "/volumeMounts").iter().any(|mount| mount["mountPath"] == pods_folder),
+            "{values}"
+        );
+    }
+    // k0s has no Nodes of the control plane: an affinity to them would keep kube-vip away from all
+    let ccm = render(&helm, "harvester-cloud-provider", &[&values_of("values-k0s.yaml")]);
+    assert!(object(&ccm, "DaemonSet", "kube-vip")["spec"]["template"]["spec"].get("affinity").is_none());
+}
+
+#[test]
+fn an_air_gap_has_one_registry_for_every_image() {
+    let Some(helm) = helm() else { return };
+    for (chart, _) in super::CHARTS {
+        let objects = render(&helm, chart, &[&values_of("values-air-gap.yaml"), super::EVERYTHING[1]]);
+        for (pod, container) in containers(&objects) {
+            assert!(
+                text(container, "/image").starts_with("registry.example.com/"),
+                "{chart}: {}",
+                container["image"]
+            );
+            assert_eq!(pod["imagePullSecrets"], json!([{"name": "registry"}]), "{chart}");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What the Pods of the charts may do on their nodes.
+
+use serde_json::{Value, json};
+
+use super::{array, containers, helm, pods, render, text, variants};
+
+#[test]
+fn the_cloud_config_is_in_a_folder_that_follows_what_is_replaced() {
+    let Some(helm) = helm() else { return };
+    for (says, objects) in variants(&helm) {
+        for (_, pod) in pods(&objects) {
+            for volume in array(pod, "/volumes") {
+                assert!(!text(volume, "/hostPath/type").starts_with("File"), "{says}: {volume}");
+            }
+        }
+        for (_, container) in containers(&objects) {
+            for mount in array(container, "/volumeMounts") {
+                assert!(mount.get("subPath").is_none(), "{says}: {mount}");
+            }
+        }
+    }
+}
+
+/// S-8, C4 of docs/contract: pods of the Go charts are root with a file system that they may write.
+#[test]
+fn only_the_container_that_mounts_volumes_is_privileged() {
+    let Some(helm) = helm() else { return };
+    for (says, objects) in variants(&helm) {
+        for (workload, pod) in pods(&objects).filter(|(name, _)| *name != "kube-vip") {
+            for container in array(pod, "/containers") {
+                let (name, may) = (text(container, "/name"), &container["securityContext"]);
+                let says = format!("{says}: {workload}, container {name}");
+                if (workload, name) == ("harvester-csi-driver", "harvester-csi-driver") {
+                    assert_eq!(may["privileged"], true, "{says}");
+                    continue;
+                }
+                assert_eq!(may.get("privileged"), None, "{says}");
+                assert_eq!(may["allowPrivilegeEscalation"], false, "{says}");
+                assert_eq!(may["readOnlyRootFilesystem"], true, "{says}");
+                assert_eq!(may["capabilities"], json!({"drop": ["ALL"]}), "{says}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_pod_is_root_only_where_it_reads_the_cloud_config_of_its_node() {
+    let Some(helm) = helm() else { return };
+    for (says, objects) in variants(&helm) {
+        for (workload, pod) in pods(&objects) {
+            if workload == "kube-vip" || workload == "harvester-csi-driver" {
+                continue;
+            }
+            let is_config = |volume: &&Value| {
+                text(volume, "/name").starts_with("cloud-config") && volume.get("hostPath").is_some()
+            };
+            let reads_node = array(pod, "/volumes").iter().find(is_config).is_some();
+            let user = &pod["securityContext"]["runAsUser"];
+            assert_eq!(*user == 0, reads_node, "{says}: {workload} as {user}");
+            assert_eq!(pod["securityContext"]["runAsNonRoot"] == true, !reads_node, "{says}: {workload}");
+        }
+    }
+}
+
+/// With a Secret nothing of the node is mounted for the cloud-config, so that SELinux and read-only nodes do not mind.
+#[test]
+fn a_secret_takes_the_place_of_every_folder_of_the_node() {
+    let Some(helm) = helm() else { return };
+    let options = ["cloudConfig.secretName=own", "cloudConfig.secretKey=key"];
+    let ccm = render(&helm, "harvester-cloud-provider", &options);
+    let (_, pod) = pods(&ccm).find(|(name, _)| *name == "harvester-cloud-provider").unwrap();
+    let wanted =
+        json!({"secretName": "own", "defaultMode": 288, "items": [{"key": "key", "path": "cloud-config"}]});
+    assert_eq!(pod["volumes"], json!([{"name": "cloud-config", "secret": wanted}]));
+    let csi = render(&helm, "harvester-csi-driver", &options);
+    for (workload, pod) in pods(&csi) {
+        let config = array(pod, "/volumes").iter().find(|volume| volume["name"] == "cloud-config").unwrap();
+        assert_eq!(
+            config["secret"]["items"],
+            json!([{"key": "key", "path": "cloud-provider-config"}]),
+            "{workload}"
+        );
+        assert!(array(pod, "/volumes").iter().all(|volume| volume["name"] != "etc-kubernetes"), "{workload}");
+    }
+}
+
+/// The folder of a file at the top of a node would be all of the node.
+#[test]
+fn a_cloud_config_at_the_top_of_the_node_is_refused() {
+    let Some(helm) = helm() else { return };
+    let ccm =
+        super::try_render(&helm, "harvester-cloud-provider", &["cloudConfigPath=/kubeconfig"]).unwrap_err();
+    assert!(ccm.contains("all of the node"), "{ccm}");
+    let csi =
+        super::try_render(&helm, "harvester-csi-driver", &["cloudConfig.hostPath=/kubeconfig"]).unwrap_err();
+    assert!(csi.contains("all of the node"), "{csi}");
+}
+
+#[test]
+fn every_container_of_ours_is_asked_for_its_life() {
+    let Some(helm) = helm() else { return };
+    for (says, objects) in variants(&helm) {
+        for (_, container) in containers(&objects) {
+            if text(container, "/command/0").is_empty() {
+                continue; // a sidecar
+            }
+            let (name, probe) = (text(container, "/name"), &container["livenessProbe"]["httpGet"]);
+            assert_eq!(probe["path"], "/livez", "{says}: {name}");
+            if name == "harvester-cloud-provider" {
+                // in the node's network, where anybody may have the port of an address
+                assert_eq!(
+                    *probe,
+                    json!({"scheme": "HTTPS", "host": "127.0.0.1", "port": 10258, "path": "/livez"})
+                );
+                continue;
+            }
+            let port = array(container, "/ports").iter().find(|port| port["name"] == probe["port"]).unwrap();
+            let address = format!("address=:{}", port["containerPort"]);
+            let endpoint = format!("--http-endpoint=:{}", port["containerPort"]);
+            let args = super::args(container);
+            assert!(
+                args.iter().any(|arg| arg.ends_with(&address) || *arg == endpoint),
+                "{says}: {name} {args:?}"
+            );
+        }
+    }
+}

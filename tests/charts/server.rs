@@ -1,0 +1,241 @@
+//! The charts on a real API server: what they render is accepted, and a release of the Go programs' charts, or rather of
+//! those in `tests/charts/go`, is upgraded in place.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::LazyLock,
+};
+
+use outside_tools::{REAL_SERVER, Tool};
+use serde_json::Value;
+use test_cluster::{GuestCluster, Side, User, real};
+use tokio::runtime::Runtime;
+
+use super::{
+    CHARTS, EVERYTHING, args, chart, container,
+    examples::{example, examples},
+    leave_out, output, root, text, try_render,
+};
+
+/// A real API server, and the programs that speak with it.
+struct Lab {
+    helm: PathBuf,
+    kubectl: PathBuf,
+    kubeconfig: PathBuf,
+    /// For the other server, on which nothing is installed.
+    empty: PathBuf,
+    folder: PathBuf,
+    /// The servers end with it.
+    _servers: (Runtime, real::Servers),
+}
+
+/// One for all tests of this process, or why there is none.
+static LAB: LazyLock<Result<Lab, String>> = LazyLock::new(start);
+
+fn start() -> Result<Lab, String> {
+    let found = |tool: Tool| tool.find().ok_or_else(|| format!("{} is not on this machine", tool.name()));
+    let (helm, kubectl) = (found(Tool::Helm)?, found(Tool::Kubectl)?);
+    for tool in REAL_SERVER {
+        found(tool)?;
+    }
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("charts");
+    // what a run that was killed has left
+    drop(fs::remove_dir_all(&folder));
+    fs::create_dir_all(&folder).unwrap();
+    let runtime = Runtime::new().unwrap();
+    let account = |side| User::Driver.account(side, &GuestCluster::default());
+    let servers = runtime.block_on(real::start(&folder.join("servers"), |side| vec![account(side)])).unwrap();
+    let kubeconfig = folder.join("kubeconfig");
+    let empty = folder.join("kubeconfig-empty");
+    for (side, file) in [(Side::Guest, &kubeconfig), (Side::Harvester, &empty)] {
+        fs::write(file, servers.side(side).kubeconfig(&account(side).name, "default")).unwrap();
+    }
+    let lab = Lab { helm, kubectl, kubeconfig, empty, folder, _servers: (runtime, servers) };
+    let kinds = root().join("tests/charts/kinds.yaml").display().to_string();
+    for file in [&lab.kubeconfig, &lab.empty] {
+        let on = format!("--kubeconfig={}", file.display());
+        lab.kubectl(&[&on, "create", "namespace", "harvester-system"]);
+        lab.kubectl(&[&on, "apply", "-f", &kinds]);
+        lab.kubectl(&[&on, "wait", "--for=condition=Established", "--timeout=60s", "-f", &kinds]);
+    }
+    Ok(lab)
+}
+
+fn lab() -> Option<&'static Lab> {
+    match &*LAB {
+        Ok(lab) => Some(lab),
+        Err(why) => {
+            assert!(std::env::var_os("CI").is_none(), "{why}");
+            leave_out(&format!("the charts on a real API server: {why}"));
+            None
+        }
+    }
+}
+
+impl Lab {
+    fn try_run(&self, program: &Path, arguments: &[&str]) -> Result<String, String> {
+        let mut command = Command::new(program);
+        command.args(arguments).env("KUBECONFIG", &self.kubeconfig);
+        // nothing of the person's own
+        for name in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
+            command.env(name, self.folder.join("helm"));
+        }
+        output(&mut command)
+    }
+
+    fn kubectl(&self, arguments: &[&str]) -> String {
+        self.try_run(&self.kubectl, arguments).unwrap_or_else(|why| panic!("kubectl {arguments:?}: {why}"))
+    }
+
+    fn helm(&self, arguments: &[&str]) -> String {
+        self.try_run(&self.helm, arguments).unwrap_or_else(|why| panic!("helm {arguments:?}: {why}"))
+    }
+
+    /// Installs or upgrades the release of a chart's own name in a namespace for this test.
+    fn release(&self, verb: &str, folder: &Path, namespace: &str, options: &[&str]) {
+        let name = folder.file_name().unwrap().to_str().unwrap();
+        let mut arguments = vec![verb, name, folder.to_str().unwrap(), "--namespace", namespace];
+        arguments.extend(options);
+        self.helm(&arguments);
+    }
+
+    fn get(&self, namespace: &str, object: &str) -> Value {
+        serde_json::from_str(&self.kubectl(&["-n", namespace, "get", object, "-o", "json"])).unwrap()
+    }
+}
+
+fn go(name: &str) -> PathBuf {
+    root().join("tests/charts/go").join(name)
+}
+
+fn uid(object: &Value) -> String {
+    text(object, "/metadata/uid").to_owned()
+}
+
+fn ccm_args(lab: &Lab) -> Vec<String> {
+    let deployment = lab.get("kube-system", "deployment/harvester-cloud-provider");
+    let found = [deployment];
+    let ccm = container(&found, "Deployment", "harvester-cloud-provider", "harvester-cloud-provider");
+    args(ccm).into_iter().map(str::to_owned).collect()
+}
+
+fn data_path(lab: &Lab) -> Option<String> {
+    ccm_args(lab).iter().find_map(|arg| arg.strip_prefix("--data-path=")).map(str::to_owned)
+}
+
+#[test]
+fn a_release_of_the_go_cloud_provider_is_upgraded_in_place_and_keeps_its_data_path() {
+    let Some(lab) = lab() else { return };
+    let (ours, namespace) = (chart("harvester-cloud-provider"), "kube-system");
+    let name = ["--set", "global.cattle.clusterName=blue"];
+    lab.release("install", &go("harvester-cloud-provider"), namespace, &name);
+    let before = [
+        "deployment/harvester-cloud-provider",
+        "daemonset/kube-vip",
+        "serviceaccount/harvester-cloud-provider",
+    ]
+    .map(|object| (object, uid(&lab.get(namespace, object))));
+    lab.release("upgrade", &ours, namespace, &["--reset-then-reuse-values"]);
+    for (object, uid_before) in &before {
+        assert_eq!(uid(&lab.get(namespace, object)), *uid_before, "{object} was replaced");
+    }
+    assert_eq!(data_path(lab).as_deref(), Some("guest"), "a Service would move to Harvester");
+    assert!(ccm_args(lab).contains(&"--cluster-name=blue".to_owned()));
+    // once ours, an upgrade changes nothing of it
+    lab.release("upgrade", &ours, namespace, &["--reset-then-reuse-values"]);
+    assert_eq!(data_path(lab).as_deref(), Some("guest"));
+    lab.release("upgrade", &ours, namespace, &["--reset-then-reuse-values", "--set", "dataPath=annotation"]);
+    assert_eq!(data_path(lab).as_deref(), Some("annotation"));
+    // the way back
+    lab.helm(&["rollback", "harvester-cloud-provider", "1", "--namespace", namespace]);
+    assert_eq!(data_path(lab), None);
+    for (object, uid_before) in &before {
+        assert_eq!(uid(&lab.get(namespace, object)), *uid_before, "{object} was replaced on the way back");
+    }
+    lab.helm(&["uninstall", "harvester-cloud-provider", "--namespace", namespace]);
+
+    // a first install, and its upgrade
+    lab.release("install", &ours, namespace, &name);
+    assert_eq!(data_path(lab).as_deref(), Some("annotation"));
+    lab.release("upgrade", &ours, namespace, &["--reset-then-reuse-values", "--set", "replicasCount=2"]);
+    assert_eq!(data_path(lab).as_deref(), Some("annotation"), "an upgrade would move a Service to the guest");
+    lab.helm(&["uninstall", "harvester-cloud-provider", "--namespace", namespace]);
+}
+
+/// As Rancher's form does it: the values of the old release, its chart's defaults included.
+#[test]
+fn a_release_of_the_go_csi_driver_is_upgraded_in_place_with_its_values() {
+    let Some(lab) = lab() else { return };
+    let namespace = "kube-system";
+    lab.release("install", &go("harvester-csi-driver"), namespace, &[]);
+    let objects = [
+        "daemonset/harvester-csi-driver",
+        "deployment/harvester-csi-driver-controllers",
+        "csidriver/driver.harvesterhci.io",
+        "storageclass/harvester",
+    ];
+    let before = objects.map(|object| uid(&lab.get(namespace, object)));
+    lab.release("upgrade", &chart("harvester-csi-driver"), namespace, &["--reuse-values"]);
+    assert_eq!(objects.map(|object| uid(&lab.get(namespace, object))), before);
+    let driver = lab.get(namespace, "daemonset/harvester-csi-driver");
+    let volumes = super::array(&driver, "/spec/template/spec/volumes");
+    assert!(
+        volumes.iter().all(|volume| volume["name"] != "rootfs"),
+        "what only the Go driver mounts is gone"
+    );
+    lab.helm(&["rollback", "harvester-csi-driver", "1", "--namespace", namespace]);
+    assert_eq!(objects.map(|object| uid(&lab.get(namespace, object))), before);
+    lab.helm(&["uninstall", "harvester-csi-driver", "--namespace", namespace]);
+}
+
+#[test]
+fn load_balancers_and_pools_outlive_the_release_of_their_chart() {
+    let Some(lab) = lab() else { return };
+    let namespace = "harvester-system";
+    let kinds =
+        ["crd/ippools.loadbalancer.harvesterhci.io", "crd/loadbalancers.loadbalancer.harvesterhci.io"];
+    lab.release("install", &go("harvester-load-balancer"), namespace, &[]);
+    let before = kinds.map(|kind| uid(&lab.get(namespace, kind)));
+    let deployments = ["deployment/harvester-load-balancer", "deployment/harvester-load-balancer-webhook"];
+    let workloads = deployments.map(|object| uid(&lab.get(namespace, object)));
+    lab.release("upgrade", &chart("harvester-load-balancer"), namespace, &["--reset-then-reuse-values"]);
+    assert_eq!(deployments.map(|object| uid(&lab.get(namespace, object))), workloads);
+    let pool = root().join("examples/harvester/ip-pool.yaml");
+    lab.kubectl(&["wait", "--for=condition=Established", kinds[0], "--timeout=30s"]);
+    lab.kubectl(&["create", "-f", pool.to_str().unwrap()]);
+    lab.helm(&["uninstall", "harvester-load-balancer", "--namespace", namespace]);
+    assert_eq!(kinds.map(|kind| uid(&lab.get(namespace, kind))), before);
+    let pools = lab.kubectl(&["get", "ippools.loadbalancer.harvesterhci.io", "-o", "name"]);
+    assert!(!pools.is_empty(), "the pool went with the release");
+    // and a release made anew takes them over
+    lab.release("install", &chart("harvester-load-balancer"), namespace, &[]);
+    lab.helm(&["uninstall", "harvester-load-balancer", "--namespace", namespace]);
+}
+
+/// Strictly: a field that the server does not know would be dropped without a word. The kinds of other projects are stand-ins
+/// (kinds.yaml), which take any object.
+#[test]
+fn what_the_charts_and_examples_say_is_accepted_by_the_api_server() {
+    let Some(lab) = lab() else { return };
+    let accepts = |file: &str| {
+        let on = format!("--kubeconfig={}", lab.empty.display());
+        lab.kubectl(&[&on, "apply", "--dry-run=server", "--validate=strict", "-f", file]);
+    };
+    for (name, _) in CHARTS {
+        let all: Vec<_> = EVERYTHING.into_iter().chain(["kube-vip.podMonitor.enabled=true"]).collect();
+        let secret = ["cloudConfig.secretName=own", "global.cattle.imagePullSecrets={one}"];
+        for options in [&[][..], &all, &secret, &["insideHarvester=true"]] {
+            let objects = try_render(&lab.helm, name, options).unwrap();
+            let file = lab.folder.join(format!("{name}.json"));
+            let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": objects});
+            fs::write(&file, list.to_string()).unwrap();
+            accepts(file.to_str().unwrap());
+        }
+    }
+    // values are no objects
+    for name in examples().iter().filter(|name| !name.contains("values")) {
+        accepts(&example(name));
+    }
+}

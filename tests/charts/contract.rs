@@ -23,7 +23,7 @@ fn helm_finds_nothing_to_complain_of() {
     }
 }
 
-/// C12 of docs/contract/cloud-controller-manager.md: charts that went out with the image of an older version.
+// docs/contract/cloud-controller-manager.md#C12
 #[test]
 fn a_chart_runs_the_image_of_its_own_version() {
     for (name, _) in CHARTS {
@@ -90,6 +90,20 @@ fn accounts_and_bindings_have_the_names_of_the_go_charts() {
             "{account}"
         );
     }
+}
+
+#[test]
+fn an_account_may_have_another_name() {
+    let Some(helm) = helm() else { return };
+    let rendered = render(&helm, CCM, &["serviceAccount.name=own", "serviceAccount.annotations.team=blue"]);
+    assert_eq!(
+        object(&rendered, "ServiceAccount", "own")["metadata"]["annotations"],
+        json!({"team": "blue"})
+    );
+    for kind in ["ClusterRoleBinding", "RoleBinding"] {
+        assert_eq!(object(&rendered, kind, CCM)["subjects"][0]["name"], "own", "{kind}");
+    }
+    assert_eq!(object(&rendered, "Deployment", CCM)["spec"]["template"]["spec"]["serviceAccountName"], "own");
 }
 
 #[test]
@@ -168,7 +182,7 @@ fn ccm_args(helm: &std::path::Path, options: &[&str]) -> Vec<String> {
     args(container(&rendered, "Deployment", CCM, CCM)).into_iter().map(str::to_owned).collect()
 }
 
-/// Traps e and g of docs/contract/user-docs.md: K3s' HelmChart has no values, and the script wrote the old path.
+/// K3s' HelmChart has no values, and the script wrote the old path (docs/contract/user-docs.md#17e and #17g).
 #[test]
 fn without_values_both_usual_places_of_the_cloud_config_are_mounted() {
     let Some(helm) = helm() else { return };
@@ -209,7 +223,7 @@ fn a_secret_comes_before_the_path_and_the_path_before_the_host_path() {
     assert!(none.contains("no cloud-config: set cloudConfig.secretName to a Secret"), "{none}");
 }
 
-/// Trap p: the form offers the path of a file for a value that is a folder.
+/// The form of the Go chart offers the path of a file for a value that is a folder.
 #[test]
 fn the_csi_driver_takes_the_path_of_a_file_too() {
     let Some(helm) = helm() else { return };
@@ -228,7 +242,7 @@ fn the_csi_driver_takes_the_path_of_a_file_too() {
     }
 }
 
-/// Trap d: the Terraform sample has `clusterName`, which the Go program's chart does not read.
+// docs/contract/user-docs.md#17d
 #[test]
 fn the_cluster_name_is_taken_from_either_value() {
     let Some(helm) = helm() else { return };
@@ -291,7 +305,7 @@ fn a_value_of_another_type_is_refused_by_name() {
     }
 }
 
-/// An upgrade on one node has no room for a second Pod beside the first.
+/// An upgrade on one node has no room for a second Pod beside the first (docs/contract/cloud-controller-manager.md#C6).
 #[test]
 fn a_single_node_is_upgraded_without_help() {
     let Some(helm) = helm() else { return };
@@ -307,7 +321,7 @@ fn a_single_node_is_upgraded_without_help() {
     }
 }
 
-/// The Node has these taints until the cloud controller manager and the network have come: the one waits for the other.
+/// docs/contract/cloud-controller-manager.md#C7. The Node has these taints until the cloud controller manager and the network have come: the one waits for the other.
 #[test]
 fn the_cloud_controller_manager_runs_on_a_node_that_is_new() {
     let Some(helm) = helm() else { return };
@@ -328,6 +342,7 @@ fn the_cloud_controller_manager_runs_on_a_node_that_is_new() {
     }
 }
 
+// docs/contract/cloud-controller-manager.md#C5
 #[test]
 fn every_image_comes_from_one_registry_with_its_pull_secrets() {
     let Some(helm) = helm() else { return };
@@ -458,7 +473,7 @@ fn every_sidecar_is_elected_and_calls_the_driver_beside_it() {
     ));
 }
 
-/// CH-1, CH-3 and WH-10 of docs/contract/load-balancer.md.
+/// CH-1, CH-3 and docs/contract/load-balancer.md#WH-10.
 #[test]
 fn both_spellings_of_a_value_of_the_load_balancer_are_taken() {
     let Some(helm) = helm() else { return };

@@ -55,7 +55,7 @@ fn every_example_of_an_installation_is_in_the_document() {
     }
 }
 
-/// docs/contract/user-docs.md: the HelmChart of the official pages for RKE2, and the one without values for K3s.
+/// As on the official pages: one HelmChart for RKE2, and one without values for K3s.
 #[test]
 fn the_manifests_for_rke2_and_k3s_install_both_charts() {
     let Some(helm) = helm() else { return };

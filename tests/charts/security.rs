@@ -21,7 +21,7 @@ fn the_cloud_config_is_in_a_folder_that_follows_what_is_replaced() {
     }
 }
 
-/// S-8, C4 of docs/contract: pods of the Go charts are root with a file system that they may write.
+/// Pods of the Go charts are root with a file system that they may write (docs/contract/load-balancer.md#S-8).
 #[test]
 fn only_the_container_that_mounts_volumes_is_privileged() {
     let Some(helm) = helm() else { return };
@@ -96,6 +96,7 @@ fn a_cloud_config_at_the_top_of_the_node_is_refused() {
     assert!(csi.contains("all of the node"), "{csi}");
 }
 
+// docs/contract/cloud-controller-manager.md#C4
 #[test]
 fn every_container_of_ours_is_asked_for_its_life() {
     let Some(helm) = helm() else { return };

@@ -51,10 +51,10 @@ fn a_pod_is_root_only_where_it_reads_the_cloud_config_of_its_node() {
             if workload == "kube-vip" || workload == "harvester-csi-driver" {
                 continue;
             }
-            let is_config = |volume: &&Value| {
+            let is_config = |volume: &Value| {
                 text(volume, "/name").starts_with("cloud-config") && volume.get("hostPath").is_some()
             };
-            let reads_node = array(pod, "/volumes").iter().find(is_config).is_some();
+            let reads_node = array(pod, "/volumes").iter().any(is_config);
             let user = &pod["securityContext"]["runAsUser"];
             assert_eq!(*user == 0, reads_node, "{says}: {workload} as {user}");
             assert_eq!(pod["securityContext"]["runAsNonRoot"] == true, !reads_node, "{says}: {workload}");

@@ -27,11 +27,11 @@ fn helm_finds_nothing_to_complain_of() {
 #[test]
 fn a_chart_runs_the_image_of_its_own_version() {
     for (name, _) in CHARTS {
-        let text = fs::read_to_string(chart(name).join("Chart.yaml")).unwrap();
-        let about: Value = serde_saphyr::from_str(&text).unwrap();
+        let read = |file: &str| -> Value {
+            serde_saphyr::from_str(&fs::read_to_string(chart(name).join(file)).unwrap()).unwrap()
+        };
+        let (about, values) = (read("Chart.yaml"), read("values.yaml"));
         assert_eq!(about["appVersion"], format!("v{}", env!("CARGO_PKG_VERSION")), "{name}");
-        let values: Value =
-            serde_saphyr::from_str(&fs::read_to_string(chart(name).join("values.yaml")).unwrap()).unwrap();
         for tag in ["/image/tag", "/webhook/image/tag", "/image/harvester/csiDriver/tag"] {
             assert_eq!(text(&values, tag), "", "{name}: {tag} would not follow the version");
         }

@@ -301,7 +301,7 @@ ensure_token() {
         filled=$(printf '%s\n' "$found" | jq -r '(.data["ca.crt"] // "") != "" and (.data.token // "") != ""')
         [ "$filled" != true ] || break
         left=$((left - 1))
-        [ $left -gt 0 ] || die "Harvester has put no token into Secret $secret of namespace $namespace for 30 s: run this again, and look at kube-controller-manager of Harvester"
+        [ $left -gt 0 ] || { echo failed; die "Harvester has put no token into Secret $secret of namespace $namespace for 30 s: run this again, and look at kube-controller-manager of Harvester"; }
         sleep 1
     done
     echo 'done'
@@ -362,10 +362,11 @@ make_kubeconfig() {
                 allowed=$(printf '%s\n' "$answer" | jq -r .status.allowed)
                 [ "$allowed" != true ] || break 2
             fi
-            # rights and tokens take a moment to be known everywhere
+            # rights and tokens take a moment to be known everywhere; nothing else changes by waiting
             left=$((left - 1))
             case $(cat "$folder/error") in
-            *x509* | *certificate* | *tls:*) left=0 ;;
+            '' | *Unauthorized* | *orbidden*) ;;
+            *) left=0 ;;
             esac
             [ $left -gt 0 ] || break
             sleep 1

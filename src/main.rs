@@ -21,6 +21,7 @@ Parts, also chosen by the name of the program:
   load-balancer-webhook     (harvester-load-balancer-webhook) admission of both kinds
   node-driver               (docker-machine-driver-harvester) Rancher's machines as virtual machines
   csi-driver                (harvester-csi-driver)            volumes of Harvester in the pods of a guest cluster
+  cloud-config generate ACCOUNT NAMESPACE                     an account in Harvester for a guest cluster, its kubeconfig
   explain service NAMESPACE/NAME                              why a Service has its address, or has none
   dashboard                                                   a page that shows pools and load balancers as they change
   sandbox                                                     two simulated clusters on this machine, to try it all
@@ -36,6 +37,7 @@ enum Part {
     LoadBalancerWebhook,
     NodeDriver,
     CsiDriver,
+    CloudConfig,
     Explain,
     Dashboard,
     Sandbox,
@@ -63,6 +65,7 @@ impl Part {
             "load-balancer-webhook" => Some(Self::LoadBalancerWebhook),
             "node-driver" => Some(Self::NodeDriver),
             "csi-driver" => Some(Self::CsiDriver),
+            "cloud-config" => Some(Self::CloudConfig),
             "explain" => Some(Self::Explain),
             "dashboard" => Some(Self::Dashboard),
             "sandbox" => Some(Self::Sandbox),
@@ -101,6 +104,7 @@ fn main() -> ExitCode {
         Part::LoadBalancerWebhook => load_balancer_webhook::cli::main(args),
         Part::NodeDriver => node_driver::cli::main(args),
         Part::CsiDriver => csi_driver::cli::main(args),
+        Part::CloudConfig => credentials::cli::main(args),
         Part::Explain => diagnosis::cli::main(args),
         Part::Dashboard => dashboard::cli::main(args),
         Part::Sandbox => sandbox(args),

@@ -110,7 +110,7 @@ pub(crate) fn ensure_xfsprogs() -> Result<PathBuf> {
     if let Some(folder) = folders.find(|folder| folder.join("mkfs.xfs").is_file()) {
         return Ok(folder);
     }
-    script("xfsprogs.sh").map(PathBuf::from)
+    script("xfsprogs.sh", &[]).map(PathBuf::from)
 }
 
 /// Makes sure that there is promtool, which the tests of the Prometheus rules run.
@@ -118,13 +118,14 @@ pub(crate) fn ensure_xfsprogs() -> Result<PathBuf> {
 /// # Errors
 /// Says what this machine lacks.
 pub(crate) fn ensure_promtool() -> Result<()> {
-    script("promtool.sh").map(drop)
+    script("debian-program.sh", &["promtool"]).map(drop)
 }
 
 /// What a script in `tests` prints, one line.
-fn script(name: &str) -> Result<String> {
+fn script(name: &str, arguments: &[&str]) -> Result<String> {
     let script = workspace::root().join("tests").join(name);
-    let output = Command::new("sh").arg(script).output().with_context(|| format!("run tests/{name}"))?;
+    let output = Command::new("sh").arg(script).args(arguments).output();
+    let output = output.with_context(|| format!("run tests/{name}"))?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

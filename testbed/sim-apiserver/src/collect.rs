@@ -1,5 +1,5 @@
-//! The controllers that live inside the server: garbage collection by owners, the end of namespaces, and ClusterRoles that
-//! gather the rules of others.
+//! The controllers that live inside the server: garbage collection by owners, the end of namespaces, ClusterRoles that
+//! gather the rules of others, and tokens of service accounts.
 //!
 //! All run after the write that gives them work, as a task of their own: a client that goes away does not stop them.
 
@@ -13,6 +13,7 @@ use crate::request::{Target, Verb};
 use crate::rights::CLUSTER_ROLES;
 use crate::server::{ApiServer, Ask};
 use crate::store::{Chore, Key, Stored};
+use crate::tokens;
 use crate::user::User;
 use crate::write::delete::{Deletion, FOREGROUND, ORPHAN, Options, delete};
 use crate::write::is_held;
@@ -35,6 +36,7 @@ async fn work(server: &ApiServer, mut chores: Vec<Chore>) {
                 Chore::Deleting { table, key } => deleting(server, &table, &key).await,
                 Chore::Namespace { name } => namespace(server, &name).await,
                 Chore::Roles => roles(server),
+                Chore::Token { key } => token(server, &key).await,
             }
         }
         chores = server.0.store.take_chores();
@@ -140,6 +142,16 @@ fn roles(server: &ApiServer) {
     let roles = server.0.store.list(CLUSTER_ROLES, None).1;
     for (name, rules) in rbac::gather(roles.iter().map(|role| &role.value)) {
         rewrite(server, &CLUSTER_ROLES.into(), &Key::new("", &name), |role| role["rules"] = rules);
+    }
+}
+
+/// A Secret gets the token of its service account, or goes the way that the account went.
+async fn token(server: &ApiServer, key: &Key) {
+    let table: Arc<str> = "secrets".into();
+    let Some(secret) = server.0.store.get(&table, key) else { return };
+    match tokens::fill(server, &secret) {
+        Some(change) => rewrite(server, &table, key, change),
+        None => remove(server, &table, key).await,
     }
 }
 

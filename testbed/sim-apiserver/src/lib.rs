@@ -24,6 +24,7 @@ mod scale;
 mod selection;
 mod server;
 mod store;
+mod tokens;
 mod transport;
 mod user;
 mod watch;

@@ -16,6 +16,7 @@ use crate::user::User;
 
 /// Lifetime in seconds of a token that names no end.
 const TOKEN_LIFE: i64 = 3600;
+const SHORTEST_LIFE: i64 = 600;
 
 /// Whether a request asks something instead of keeping something.
 pub(crate) fn is_question(ask: &Ask) -> bool {
@@ -57,7 +58,7 @@ pub(crate) fn answer(server: &ApiServer, ask: &Ask) -> Result<Response<Body>, Fa
             server.0.rights.policy(&server.0.store).rules(&ask.user, namespace)
         }
         "SelfSubjectReview" => json!({"userInfo": user_info(&ask.user)}),
-        "TokenReview" => match server.0.tokens.user(review["spec"]["token"].as_str().unwrap_or_default()) {
+        "TokenReview" => match server.user_of(review["spec"]["token"].as_str().unwrap_or_default()) {
             Some(user) => json!({"authenticated": true, "user": user_info(&user)}),
             None => json!({"error": "invalid bearer token", "user": {}}),
         },
@@ -129,9 +130,28 @@ fn issue(server: &ApiServer, ask: &Ask, request: &Value) -> Result<Value, Failur
     if server.0.store.get(&ask.kind.table, &key).is_none() {
         return Err(Failure::not_found(ask.api(), ask.name()));
     }
-    let token = server.token(&User::service_account(ask.namespace(), ask.name()));
     let life = request["spec"]["expirationSeconds"].as_i64().unwrap_or(TOKEN_LIFE);
+    if life < SHORTEST_LIFE {
+        return Err(Failure::bad_request("spec.expirationSeconds: may not specify a duration less than 10 minutes"));
+    }
+    let bound = bound(server, ask, &request["spec"]["boundObjectRef"])?;
     let now = server.0.clock.now();
     let end = now.checked_add(SignedDuration::from_secs(life)).unwrap_or(now);
+    let token = server.issue_token(ask.namespace(), ask.name(), bound, Some(end));
     Ok(json!({"token": token, "expirationTimestamp": end.to_string()}))
+}
+
+/// The UID of the Secret that a token is bound to.
+fn bound(server: &ApiServer, ask: &Ask, reference: &Value) -> Result<Option<String>, Failure> {
+    if reference["kind"] != "Secret" {
+        return Ok(None);
+    }
+    let name = reference["name"].as_str().unwrap_or_default();
+    let kind = sim_apimachinery::builtin::find("v1", "Secret").expect("every cluster has Secrets");
+    let found = server.0.store.get("secrets", &Key::new(ask.namespace(), name));
+    let Some(found) = found else { return Err(Failure::not_found(kind, name)) };
+    if reference["uid"].as_str().is_some_and(|uid| !uid.is_empty() && uid != found.uid()) {
+        return Err(Failure::bad_request("the UID in the bound object reference does not match the UID in record"));
+    }
+    Ok(Some(found.uid().to_owned()))
 }

@@ -31,7 +31,8 @@ use crate::request::{Media, Query, Route, Target, Verb, route};
 use crate::rights::Rights;
 use crate::store::Store;
 use crate::transport::tls::Authority;
-use crate::user::{Tokens, User};
+use crate::tokens::Tokens;
+use crate::user::User;
 use crate::{documents, options, read, review, watch, write};
 
 /// The largest body of a request that is read, as of a real server.
@@ -238,7 +239,7 @@ impl ApiServer {
     fn authenticate(&self, request: &Request<Bytes>) -> Option<User> {
         let header = request.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
         let (scheme, token) = header.split_once(' ')?;
-        scheme.eq_ignore_ascii_case("bearer").then(|| self.0.tokens.user(token.trim())).flatten()
+        scheme.eq_ignore_ascii_case("bearer").then(|| self.user_of(token.trim())).flatten()
     }
 
     /// Whom the request acts as: `kubectl --as`.

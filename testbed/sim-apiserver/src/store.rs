@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use self::addresses::Addresses;
 use crate::form::Form;
-use crate::rights;
+use crate::{rights, tokens};
 
 /// The memory that the objects in a table's log may take: those that are current, and those that are kept for watchers
 /// alone.
@@ -130,6 +130,8 @@ pub(crate) enum Chore {
     Namespace { name: String },
     /// A ClusterRole has changed, and others may gather its rules.
     Roles,
+    /// A Secret waits for the token of its service account.
+    Token { key: Key },
 }
 
 #[derive(Debug)]
@@ -370,6 +372,9 @@ impl Inner {
         }
         if &**table == rights::CLUSTER_ROLES {
             self.chores.push(Chore::Roles);
+        }
+        if &**table == "secrets" && now.is_some_and(|secret| tokens::is_wanted(&secret.value)) {
+            self.chores.push(Chore::Token { key: place.1.clone() });
         }
         if &**table == "namespaces" {
             if now.is_some_and(Stored::is_deleting) {

@@ -1,8 +1,6 @@
-//! Users, their groups, and the tokens by which they are known.
+//! Users and their groups.
 
-use std::collections::HashMap;
 use std::ops::Deref;
-use std::sync::RwLock;
 
 use sim_apimachinery::rbac;
 
@@ -61,25 +59,5 @@ impl From<&str> for User {
 impl From<String> for User {
     fn from(name: String) -> Self {
         Self::from(name.as_str())
-    }
-}
-
-/// Bearer tokens and whose they are.
-#[derive(Debug, Default)]
-pub(crate) struct Tokens(RwLock<HashMap<String, User>>);
-
-impl Tokens {
-    pub(crate) fn add(&self, token: impl Into<String>, user: User) {
-        self.0.write().expect("no panic while a token is added").insert(token.into(), user);
-    }
-
-    pub(crate) fn user(&self, token: &str) -> Option<User> {
-        self.0.read().expect("no panic while a token is added").get(token).cloned()
-    }
-
-    /// The token by which a user is already known.
-    pub(crate) fn of(&self, user: &User) -> Option<String> {
-        let tokens = self.0.read().expect("no panic while a token is added");
-        tokens.iter().find(|(_, known)| *known == user).map(|(token, _)| token.clone())
     }
 }

@@ -8,7 +8,7 @@ use futures::StreamExt as _;
 use http::{Request, Response};
 use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenRequest, TokenReview};
 use k8s_openapi::api::authorization::v1::{SelfSubjectAccessReview, SelfSubjectRulesReview};
-use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, Role, RoleBinding};
 use kube::api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams};
 use kube::{Api, Client};
@@ -164,6 +164,67 @@ async fn a_token_of_a_service_account_is_known_to_the_server() {
     };
     assert_eq!(review(&token).await.user.unwrap().username.as_deref(), Some(CCM));
     assert_ne!(review("wrong").await.authenticated, Some(true));
+}
+
+/// An account of namespace `kube-system`, a way to ask whose a token is, and the namespace's Secrets.
+async fn account(admin: &Client) -> (ServiceAccount, Api<ServiceAccount>, Api<Secret>) {
+    let accounts: Api<ServiceAccount> = Api::namespaced(admin.clone(), "kube-system");
+    let account = object(json!({"metadata": {"name": "ccm"}}));
+    let account = accounts.create(&PostParams::default(), &account).await.unwrap();
+    (account, accounts, Api::namespaced(admin.clone(), "kube-system"))
+}
+
+async fn is_known(admin: &Client, token: &str) -> bool {
+    let reviews: Api<TokenReview> = Api::all(admin.clone());
+    let review = object(json!({"spec": {"token": token}}));
+    let answer = reviews.create(&PostParams::default(), &review).await.unwrap().status.unwrap();
+    answer.authenticated == Some(true) && answer.user.unwrap().username.as_deref() == Some(CCM)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_secret_of_an_account_gets_its_token_and_takes_it_along() {
+    let (_server, admin) = cluster();
+    let (account, accounts, secrets) = account(&admin).await;
+    let secret = |name: &str, uid: &str| {
+        object(json!({"type": "kubernetes.io/service-account-token", "metadata": {"name": name, "annotations": {
+            "kubernetes.io/service-account.name": "ccm", "kubernetes.io/service-account.uid": uid}}}))
+    };
+    let uid = account.metadata.uid.unwrap();
+    secrets.create(&PostParams::default(), &secret("ccm-token", &uid)).await.unwrap();
+    secrets.create(&PostParams::default(), &secret("of-another", "7")).await.unwrap();
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    let data = secrets.get("ccm-token").await.unwrap().data.unwrap();
+    let token = String::from_utf8(data["token"].0.clone()).unwrap();
+    assert!(data["ca.crt"].0.starts_with(b"-----BEGIN CERTIFICATE"));
+    assert!(is_known(&admin, &token).await);
+    assert!(secrets.get_opt("of-another").await.unwrap().is_none());
+    secrets.delete("ccm-token", &DeleteParams::default()).await.unwrap();
+    assert!(!is_known(&admin, &token).await);
+    drop(accounts);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_was_asked_for_ends_by_time_and_with_what_it_is_bound_to() {
+    let (_server, admin) = cluster();
+    let (_, accounts, secrets) = account(&admin).await;
+    let anchor = object(json!({"metadata": {"name": "anchor"}}));
+    secrets.create(&PostParams::default(), &anchor).await.unwrap();
+    let ask = async |spec: Value| {
+        let request: TokenRequest = object(json!({"spec": spec}));
+        accounts.create_token_request("ccm", &PostParams::default(), &request).await
+    };
+    let bound = json!({"audiences": [], "expirationSeconds": 1200,
+        "boundObjectRef": {"kind": "Secret", "apiVersion": "v1", "name": "anchor"}});
+    let first = ask(bound.clone()).await.unwrap().status.unwrap().token;
+    assert!(is_known(&admin, &first).await);
+    tokio::time::advance(std::time::Duration::from_secs(1201)).await;
+    assert!(!is_known(&admin, &first).await);
+    let second = ask(bound.clone()).await.unwrap().status.unwrap().token;
+    assert!(is_known(&admin, &second).await);
+    secrets.delete("anchor", &DeleteParams::default()).await.unwrap();
+    assert!(!is_known(&admin, &second).await);
+    assert_eq!(refusal(ask(bound).await).code, 404);
+    assert_eq!(refusal(ask(json!({"audiences": [], "expirationSeconds": 599})).await).code, 400);
 }
 
 #[tokio::test(start_paused = true)]

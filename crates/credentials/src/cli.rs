@@ -1,0 +1,238 @@
+//! The command line: `cloud-config generate ACCOUNT NAMESPACE`, `cloud-config inspect [FILE]`.
+//!
+//! Exit codes: 0 it is done; 1 Harvester or a file cannot be used; 2 wrong arguments.
+
+use std::{
+    ffi::OsString,
+    io::{self, Read as _, Write as _},
+    process::ExitCode,
+};
+
+use cloud_config::Options;
+use kube::config::Kubeconfig;
+use program::flags::{Flag, FlagType, Reader, Table};
+
+use crate::{
+    generate::{Administrator, Run, is_said_on_stdout},
+    request::{self, Format, Part, Request},
+};
+
+/// Name in usage texts and in the User-Agent.
+const PROGRAM: &str = "harvester-cloud-provider";
+/// What is printed, and made, changes only together with this number, which the scripts in `deploy/` have too.
+pub const REVISION: u32 = 1;
+const WRONG_ARGUMENTS: u8 = 2;
+/// Longest kubeconfig that is read from standard input.
+const KUBECONFIG_MAX: u64 = 1 << 20;
+
+/// The flags of `cloud-config generate`.
+pub const GENERATE: Table = Table {
+    program: "harvester-cloud-provider cloud-config generate ACCOUNT NAMESPACE",
+    about: "Makes a service account in Harvester for a guest cluster whose VMs are in the namespace, and prints its \
+            kubeconfig. The account is best named as the cluster.",
+    flags: &[
+        Flag::value("for", "PART", "cloud-provider or csi: whom the account is for").default("cloud-provider"),
+        Flag::value(
+            "kubeconfig",
+            "FILE",
+            "Harvester, as an administrator; - reads it from standard input; else the variable KUBECONFIG, else \
+             ~/.kube/config",
+        ),
+        Flag::value(
+            "format",
+            "FORMAT",
+            "cloud-init (kubeconfig, then user data), rke-addon (block for RKE1), kubeconfig (nothing else)",
+        )
+        .default("cloud-init"),
+        Flag::value("server", "URL", "the address of Harvester that the guest cluster shall use"),
+        Flag::switch("least", "CSI driver: in no namespace of others the rights that no other namespace needs"),
+        Flag::switch("keep", "keep the kubeconfig in ./tmp/kube too"),
+        Flag::switch("no-check", "do not try address, certificate and token before they are printed"),
+        Flag::value("program", "NAME", "name in messages").hidden(),
+        Flag::switch("revision", "what the scripts ask, to know whether this does the very same").hidden(),
+    ],
+};
+
+/// Runs the program; `args` begins with its name.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let mut words = program::words(args);
+    let command = if words.is_empty() { String::new() } else { words.remove(0) };
+    match command.as_str() {
+        "generate" => generate(words),
+        _ => refuse(&["say what to do: cloud-config generate ACCOUNT NAMESPACE".to_owned()]),
+    }
+}
+
+/// The checked values of `generate`.
+#[derive(Debug, PartialEq)]
+struct Generate {
+    request: Request,
+    kubeconfig: Option<String>,
+    program: String,
+}
+
+fn generate(args: Vec<String>) -> ExitCode {
+    let (words, flags) = split(&GENERATE, args);
+    if let Some(text) = program::asked_for(&GENERATE, env!("CARGO_PKG_VERSION"), &flags) {
+        return program::show(&text);
+    }
+    let mut reader = GENERATE.read(&flags, |name| std::env::var(name).ok());
+    if reader.is_on("revision") {
+        return program::show(&format!("cloud-config generate {REVISION}\n"));
+    }
+    let generate = match Generate::from(&words, reader) {
+        Ok(generate) => generate,
+        Err(faults) => return refuse(&faults),
+    };
+    let name = generate.program.clone();
+    match program::run(|_| Box::pin(async move { generate.run().await })) {
+        Ok(Ok(text)) => program::show(&text),
+        Ok(Err(why)) => failed(&format!("{name}: {why}")),
+        Err(error) => failed(&format!("start the runtime: {error}")),
+    }
+}
+
+impl Generate {
+    fn from(words: &[String], mut reader: Reader<'_>) -> Result<Self, Vec<String>> {
+        let named = match words {
+            [account, namespace, ..] => request::account(account)
+                .and_then(|account| request::namespace(namespace).map(|namespace| (account, namespace))),
+            _ => Err("name account and namespace: cloud-config generate ACCOUNT NAMESPACE".to_owned()),
+        };
+        let (account, namespace) = named.map_err(|fault| reader.fault(fault)).unwrap_or_default();
+        let part = reader.read("for", Part::CloudProvider, request::part);
+        let least = reader.is_on("least");
+        if least && part == Part::CloudProvider {
+            reader.fault(format!(
+                "--least is for the CSI driver; the cloud provider has rights in {namespace} alone"
+            ));
+        }
+        let request = Request {
+            part,
+            account,
+            namespace,
+            format: reader.read("format", Format::CloudInit, request::format),
+            server: reader.read("server", None, |text| request::server(text).map(Some)),
+            least,
+            keep: reader.is_on("keep"),
+            check: !reader.is_on("no-check"),
+        };
+        let generate = Self {
+            request,
+            kubeconfig: reader.text("kubeconfig"),
+            program: reader.text("program").unwrap_or_else(|| "cloud-config".to_owned()),
+        };
+        reader.finish(generate)
+    }
+
+    async fn run(self) -> Result<String, String> {
+        let kubeconfig = administrators(self.kubeconfig.as_deref())?;
+        let agent = format!("{PROGRAM}/{} cloud-config", env!("CARGO_PKG_VERSION"));
+        let options = Options::named(&agent);
+        let administrator =
+            Administrator::of(&kubeconfig, &options).map_err(|error| error.to_string())?;
+        let mut progress: Box<dyn io::Write + Send> =
+            if is_said_on_stdout(self.request.format) { Box::new(io::stdout()) } else { Box::new(io::stderr()) };
+        let run = Run {
+            request: &self.request,
+            administrator,
+            options: &options,
+            program: &self.program,
+            progress: &mut *progress,
+        };
+        run.generate().await.map_err(|error| error.to_string())
+    }
+}
+
+/// The administrator's kubeconfig.
+fn administrators(given: Option<&str>) -> Result<Kubeconfig, String> {
+    let hint = |why: &dyn std::fmt::Display| {
+        format!(
+            "{why}: set KUBECONFIG to a kubeconfig of the Harvester cluster, such as /etc/rancher/rke2/rke2.yaml of a \
+             management node"
+        )
+    };
+    match given {
+        Some("-") => {
+            let mut text = String::new();
+            let read = io::stdin().take(KUBECONFIG_MAX).read_to_string(&mut text);
+            read.map_err(|error| format!("read standard input: {error}"))?;
+            Kubeconfig::from_yaml(&text).map_err(|error| hint(&error))
+        }
+        Some(file) => Kubeconfig::read_from(file).map_err(|error| hint(&error)),
+        None => Kubeconfig::read().map_err(|error| hint(&error)),
+    }
+}
+
+/// The words, and the flags with their values.
+fn split(table: &Table, args: Vec<String>) -> (Vec<String>, Vec<String>) {
+    let (mut words, mut flags) = (Vec::new(), Vec::new());
+    let mut args = args.into_iter();
+    while let Some(arg) = args.next() {
+        let Some(name) = arg.strip_prefix('-').map(|name| name.trim_start_matches('-')) else {
+            words.push(arg);
+            continue;
+        };
+        let has_value = table.find(name).is_some_and(|flag| flag.flag_type == FlagType::Value);
+        flags.push(arg);
+        if has_value {
+            flags.extend(args.next());
+        }
+    }
+    (words, flags)
+}
+
+fn refuse(faults: &[String]) -> ExitCode {
+    faults.iter().for_each(|fault| complain(fault));
+    complain("see cloud-config generate --help");
+    ExitCode::from(WRONG_ARGUMENTS)
+}
+
+fn complain(text: &str) {
+    // a parent that is gone is no reason to panic
+    writeln!(io::stderr(), "{text}").ok();
+}
+
+fn failed(why: &str) -> ExitCode {
+    complain(why);
+    ExitCode::FAILURE
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn read(args: &[&str]) -> Result<Generate, Vec<String>> {
+        let (words, flags) = split(&GENERATE, args.iter().map(|arg| (*arg).to_owned()).collect());
+        Generate::from(&words, GENERATE.read(&flags, |_| None))
+    }
+
+    #[test]
+    fn flags_may_stand_before_and_after_the_names() {
+        let read = read(&["--for", "csi", "demo", "--kubeconfig", "-", "vms", "--least"]).unwrap();
+        let Request { part, account, namespace, least, check, .. } = read.request;
+        assert_eq!((part, account.as_str(), namespace.as_str()), (Part::CsiDriver, "demo", "vms"));
+        assert_eq!((least, check, read.kubeconfig.as_deref()), (true, true, Some("-")));
+    }
+
+    #[rstest]
+    #[case::nothing(&[], "ACCOUNT NAMESPACE")]
+    #[case::one(&["demo"], "ACCOUNT NAMESPACE")]
+    #[case::bad_account(&["Demo", "vms"], "no name of a service account")]
+    #[case::bad_namespace(&["demo", "v.ms"], "no name of a namespace")]
+    #[case::bad_format(&["demo", "vms", "--format=xml"], "rke-addon")]
+    #[case::bad_server(&["demo", "vms", "--server=192.0.2.1"], "https://192.0.2.1:6443")]
+    #[case::least(&["demo", "vms", "--least"], "--least is for the CSI driver")]
+    fn a_wrong_argument_is_told_with_the_right_form(#[case] args: &[&str], #[case] part: &str) {
+        let faults = read(args).unwrap_err();
+        assert!(faults.len() == 1 && faults[0].contains(part), "{faults:?}");
+    }
+
+    #[test]
+    fn the_scripts_have_the_revision_of_this() {
+        let script = include_str!("../../../deploy/generate_addon.sh");
+        assert!(script.contains(&format!("\nrevision={REVISION}\n")));
+    }
+}

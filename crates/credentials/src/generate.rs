@@ -1,0 +1,408 @@
+//! Carries out the plan at the API server of Harvester, and says each step on the way.
+
+use std::{
+    fmt::Display,
+    fs,
+    io::{self, Write},
+    os::unix::fs::OpenOptionsExt as _,
+    path::Path,
+    time::Duration,
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use cloud_config::{CloudConfig, Connection, Options, proxy::Environment};
+use kube::Client;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::{
+    object,
+    output::{self, Content},
+    plan::{self, Step, Verdict},
+    request::{Format, Part, Request},
+};
+
+/// Pause before Harvester is asked once more: for a token that is not in its Secret yet, and for rights and a token that are
+/// not known everywhere yet.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+const TRIES_FOR_TOKEN: u32 = 30;
+const TRIES_FOR_CHECK: u32 = 5;
+
+/// Why there is no kubeconfig: a sentence for people.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Error(String);
+
+fn fault(text: impl Into<String>) -> Error {
+    Error(text.into())
+}
+
+impl From<kube::Error> for Error {
+    fn from(error: kube::Error) -> Self {
+        Self(one_line(&error))
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// An error with what it stands on.
+fn one_line(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let line = inner.to_string();
+        if !text.contains(&line) {
+            text = format!("{text}: {line}");
+        }
+        cause = inner.source();
+    }
+    text
+}
+
+/// The administrator's way to Harvester, by a kubeconfig.
+pub(crate) struct Administrator {
+    pub(crate) client: Client,
+    pub(crate) context: String,
+    pub(crate) cluster: String,
+    pub(crate) server: String,
+    pub(crate) server_name: String,
+    /// Base64 of the certificates in PEM.
+    pub(crate) ca: String,
+}
+
+impl Administrator {
+    /// By the current context of a kubeconfig.
+    pub(crate) fn of(kubeconfig: &kube::config::Kubeconfig, options: &Options) -> Result<Self, Error> {
+        let text = serde_json::to_string(kubeconfig).map_err(|error| fault(error.to_string()))?;
+        let config = CloudConfig::parse(&text, "of the administrator", &Environment::of_process());
+        let config = config.map_err(|error| fault(error.to_string()))?;
+        let client = Connection::open(&config, options).map_err(|error| fault(error.to_string()))?.client();
+        let named = kubeconfig.contexts.iter().find(|named| named.name == config.context);
+        let cluster = named.and_then(|named| named.context.as_ref()).map(|it| it.cluster.clone()).unwrap_or_default();
+        let found = kubeconfig.clusters.iter().find(|named| named.name == cluster);
+        let settings = found.and_then(|named| named.cluster.clone()).unwrap_or_default();
+        let ca = match (settings.certificate_authority_data, settings.certificate_authority) {
+            (Some(data), _) if !data.is_empty() => data,
+            (_, Some(file)) if !file.is_empty() => STANDARD.encode(fs::read(file)?),
+            _ => String::new(),
+        };
+        Ok(Self {
+            client,
+            context: config.context,
+            cluster,
+            server: settings.server.unwrap_or_default(),
+            server_name: settings.tls_server_name.unwrap_or_default(),
+            ca,
+        })
+    }
+}
+
+/// One run.
+pub(crate) struct Run<'a> {
+    pub(crate) request: &'a Request,
+    pub(crate) administrator: Administrator,
+    pub(crate) options: &'a Options,
+    /// Name for messages.
+    pub(crate) program: &'a str,
+    /// Where the steps are said.
+    pub(crate) progress: &'a mut (dyn Write + Send),
+}
+
+impl Run<'_> {
+    fn say(&mut self, text: impl Display) -> Result<(), Error> {
+        self.progress.write_all(text.to_string().as_bytes())?;
+        Ok(self.progress.flush()?)
+    }
+
+    #[expect(clippy::print_stderr, reason = "this is the command line")]
+    fn note(&self, text: impl Display) {
+        eprintln!("{}: note: {text}", self.program);
+    }
+
+    /// Makes what is needed; returns the result in the form that was asked for.
+    pub(crate) async fn generate(mut self) -> Result<String, Error> {
+        let request = self.request;
+        self.is_harvester().await?;
+        let (server, server_name) = self.server().await?;
+        if request.part == Part::CsiDriver {
+            let program = self.program;
+            self.say(format!(
+                "\nNOTE: for RKE2 or K3s, use: {program} <service_account_name> <namespace> rke2|k3s\n\n"
+            ))?;
+        }
+        let (title, account) = plan::account(request);
+        let account = self.ensure(&title, &account).await?;
+        let uid = account["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+        for step in plan::rights(request) {
+            self.take(step).await?;
+        }
+        let secret = self.token(&uid).await?;
+        let Administrator { context, cluster, ca, .. } = &self.administrator;
+        let head =
+            format!("Setting current context to: {context}\nCluster name: {cluster}\nEndpoint: {server}\n");
+        let content = Content {
+            ca: secret["data"]["ca.crt"].as_str().unwrap_or_default().to_owned(),
+            server,
+            server_name,
+            cluster: cluster.clone(),
+            user: format!("{}-{}-{cluster}", request.account, request.namespace),
+            namespace: request.namespace.clone(),
+        };
+        let authorities = [content.ca.clone(), ca.clone(), String::new()];
+        self.say(head)?;
+        let token = STANDARD.decode(secret["data"]["token"].as_str().unwrap_or_default());
+        let token = token.ok().and_then(|token| String::from_utf8(token).ok());
+        let token = token.ok_or_else(|| fault("the token in the Secret is no text"))?;
+        let content = if request.check { self.checked(content, authorities, &token).await? } else { content };
+        let kubeconfig = content.kubeconfig(&token);
+        self.say(output::prepared(&content, &request.account))?;
+        if request.keep {
+            self.say("Creating target directory to hold files in ./tmp/kube...")?;
+            keep(request, &kubeconfig)?;
+            self.say("done\n")?;
+        }
+        Ok(output::result(request.part, request.format, &kubeconfig))
+    }
+
+    /// Refuses a cluster that lacks Harvester's roles.
+    async fn is_harvester(&self) -> Result<(), Error> {
+        let Administrator { client, context, server, .. } = &self.administrator;
+        for role in plan::roles(self.request.part) {
+            let like = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+                "metadata": {"name": role}});
+            let found = object::get(client, &like).await.map_err(|error| {
+                fault(format!(
+                    "the cluster of context {context} cannot be read at {server}: {}",
+                    one_line(&error)
+                ))
+            })?;
+            if found.is_none() {
+                return Err(fault(format!(
+                    "the cluster of context {context} has no ClusterRole {role}: is it Harvester, and not the guest cluster?"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The address for the guest cluster, and the name that the server's certificate has.
+    async fn server(&self) -> Result<(String, String), Error> {
+        let Administrator { server, server_name, .. } = &self.administrator;
+        if let Some(given) = &self.request.server {
+            return Ok((given.clone(), server_name.clone()));
+        }
+        if self.request.part == Part::CsiDriver {
+            let vip = self.virtual_ip().await?.ok_or_else(|| {
+                fault(
+                    "ConfigMap harvester-system/vip names no address of Harvester: give it by --server https://ADDRESS:6443",
+                )
+            })?;
+            return Ok((vip, String::new()));
+        }
+        if is_own(server) {
+            let vip = self.virtual_ip().await.ok().flatten();
+            let vip = vip.as_deref().unwrap_or("https://ADDRESS:6443");
+            self.note(format!(
+                "the guest cluster does not reach {server}, which is this machine itself: run this again with --server {vip}"
+            ));
+        }
+        Ok((server.clone(), server_name.clone()))
+    }
+
+    async fn virtual_ip(&self) -> Result<Option<String>, Error> {
+        let like = json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "vip", "namespace": "harvester-system"}});
+        let map = object::get(&self.administrator.client, &like).await?;
+        let ip = map.as_ref().and_then(|map| map["data"]["ip"].as_str()).filter(|ip| !ip.is_empty());
+        Ok(ip.map(|ip| if ip.contains(':') { format!("https://[{ip}]:6443") } else { format!("https://{ip}:6443") }))
+    }
+
+    /// Makes the object unless it is there; returns it.
+    async fn ensure(&mut self, title: &str, wanted: &Value) -> Result<Value, Error> {
+        self.say(format!("{title}\n"))?;
+        let client = self.administrator.client.clone();
+        let found = object::get(&client, wanted).await?;
+        let name = object::title(wanted);
+        let (object, done) = match plan::decide(found.as_ref(), wanted) {
+            Verdict::Create => (object::create(&client, wanted).await?, "created"),
+            Verdict::Replace(object) => (object::replace(&client, &object).await?, "replaced"),
+            Verdict::Unchanged => (found.unwrap_or_default(), "unchanged"),
+            Verdict::Refuse(why) => return Err(refused(wanted, &why)),
+        };
+        self.say(format!("{name} {done}\n"))?;
+        Ok(object)
+    }
+
+    async fn take(&mut self, step: Step) -> Result<(), Error> {
+        let client = self.administrator.client.clone();
+        match step {
+            Step::Ensure { title, object } => drop(self.ensure(&title, &object).await?),
+            Step::EnsureIn { namespace, title, object } => {
+                let like = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
+                if object::get(&client, &like).await?.is_some() {
+                    self.ensure(&title, &object).await?;
+                }
+            }
+            Step::TellOfWide { name, role } => {
+                let like = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+                    "metadata": {"name": name}});
+                let found = object::get(&client, &like).await?;
+                if found.is_some_and(|binding| plan::is_wide(&binding, role, self.request)) {
+                    self.note(format!(
+                        "ClusterRoleBinding {name} still grants {role} in all namespaces; when nothing needs that: kubectl \
+                         delete clusterrolebinding {name}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The Secret with the token in it.
+    async fn token(&mut self, uid: &str) -> Result<Value, Error> {
+        let Request { account, namespace, .. } = self.request;
+        let (name, wanted) = (plan::secret_name(account), plan::secret(self.request, uid));
+        let head =
+            format!("\nGetting uid of service account {account} on {namespace}\nService Account uid: {uid}\n");
+        self.say(head)?;
+        self.ensure(&format!("\nCreating a user token secret in {namespace} namespace: {name}"), &wanted).await?;
+        self.say(format!("Secret name: {name}\n\nExtracting ca.crt from secret..."))?;
+        for attempt in 1.. {
+            let found = object::get(&self.administrator.client, &wanted).await?.unwrap_or_default();
+            let has = |key: &str| found["data"][key].as_str().is_some_and(|value| !value.is_empty());
+            if has("ca.crt") && has("token") {
+                self.say("done\nGetting user token from secret...done\n")?;
+                return Ok(found);
+            }
+            if attempt == TRIES_FOR_TOKEN {
+                break;
+            }
+            sleep(ASK_AGAIN).await;
+        }
+        self.say("failed\n")?;
+        Err(fault(format!(
+            "Harvester has put no token into Secret {name} of namespace {namespace} for 30 s: run this again, and look at \
+             kube-controller-manager of Harvester"
+        )))
+    }
+
+    /// Asks the server, with what will be printed, whether the account may do its work; with the first certificate
+    /// authority that the server's certificate is of.
+    async fn checked(
+        &mut self,
+        mut content: Content,
+        authorities: [String; 3],
+        token: &str,
+    ) -> Result<Content, Error> {
+        self.say("\nChecking address, certificate and token...")?;
+        let mut outcome = Err(String::new());
+        for ca in authorities {
+            content.ca = ca;
+            outcome = self.try_out(&content, token).await;
+            if !matches!(&outcome, Err(why) if is_of_certificate(why)) {
+                break;
+            }
+        }
+        match outcome {
+            Ok(allowed) => {
+                self.say("done\n")?;
+                if !allowed {
+                    let (account, namespace) = (&self.request.account, &self.request.namespace);
+                    self.note(format!(
+                        "the account {account} may not create \"{}\" in namespace {namespace}: ClusterRole {} of this \
+                         Harvester does not grant it",
+                        self.work().1,
+                        plan::CLOUD_PROVIDER
+                    ));
+                }
+                Ok(content)
+            }
+            Err(why) => {
+                self.say("failed\n")?;
+                Err(fault(format!(
+                    "Harvester cannot be used at {} with this account: {why} (another address: --server URL; without this \
+                     check: --no-check)",
+                    content.server
+                )))
+            }
+        }
+    }
+
+    /// Group and resource that the account makes.
+    fn work(&self) -> (&'static str, &'static str) {
+        match self.request.part {
+            Part::CloudProvider => ("loadbalancer.harvesterhci.io", "loadbalancers"),
+            Part::CsiDriver => ("", "persistentvolumeclaims"),
+        }
+    }
+
+    async fn try_out(&self, content: &Content, token: &str) -> Result<bool, String> {
+        let config = CloudConfig::parse(&content.kubeconfig(token), "that was made", &Environment::of_process());
+        let config = config.map_err(|error| error.to_string())?;
+        let client = Connection::open(&config, self.options).map_err(|error| error.to_string())?.client();
+        let (group, resource) = self.work();
+        let question = json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "metadata": {},
+            "spec": {"resourceAttributes": {
+                "namespace": content.namespace, "verb": "create", "group": group, "resource": resource}},
+        });
+        let mut attempt = 1;
+        loop {
+            let answer = object::create(&client, &question).await;
+            let outcome = answer.map(|answer| answer["status"]["allowed"] == true);
+            // rights and tokens take a moment to be known everywhere; nothing else changes by waiting
+            let is_final = match &outcome {
+                Ok(allowed) => *allowed,
+                Err(kube::Error::Api(status)) => !matches!(status.code, 401 | 403),
+                Err(_) => true,
+            };
+            let outcome = outcome.map_err(|error| one_line(&error));
+            if is_final || attempt == TRIES_FOR_CHECK {
+                return outcome;
+            }
+            attempt += 1;
+            sleep(ASK_AGAIN).await;
+        }
+    }
+}
+
+fn refused(wanted: &Value, why: &str) -> Error {
+    let kind = wanted["kind"].as_str().unwrap_or_default();
+    let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
+    let place = wanted["metadata"]["namespace"].as_str().map(|place| format!(" --namespace {place}"));
+    fault(format!(
+        "{kind} {name} is there and {why}: delete it, then run this again: kubectl delete {} {name}{}",
+        kind.to_lowercase(),
+        place.unwrap_or_default()
+    ))
+}
+
+fn is_of_certificate(why: &str) -> bool {
+    ["x509", "certificate", "tls"].iter().any(|word| why.to_lowercase().contains(word))
+}
+
+/// Whether only this machine reaches the address.
+fn is_own(server: &str) -> bool {
+    ["//127.", "//localhost", "//0.0.0.0", "//[::1]"].iter().any(|own| server.contains(own))
+}
+
+fn keep(request: &Request, kubeconfig: &str) -> io::Result<()> {
+    let folder = Path::new("tmp/kube");
+    fs::create_dir_all(folder)?;
+    let file = folder.join(format!("k8s-{}-{}-conf", request.account, request.namespace));
+    // a file that is there keeps its mode
+    match fs::remove_file(&file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?.write_all(kubeconfig.as_bytes())
+}
+
+/// Whether the steps are said on standard output; with the bare kubeconfig nothing else is.
+pub(crate) fn is_said_on_stdout(format: Format) -> bool {
+    format != Format::Kubeconfig
+}

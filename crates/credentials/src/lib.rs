@@ -1,0 +1,11 @@
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
+
+pub mod cli;
+mod generate;
+mod object;
+mod output;
+mod plan;
+mod request;
+
+pub use request::{Format, Part, Request};

@@ -1,0 +1,16 @@
+//! The scripts of `deploy/` against the simulated Harvester, typed as people type them: under each shell of this machine,
+//! piped and from a file, with the tools of another system, with and without the binary.
+
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+mod host;
+mod rights;
+mod same;
+mod text;
+
+use std::{fs, path::Path};
+
+/// A script of `deploy/`.
+fn script(name: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy").join(name)).unwrap()
+}

@@ -1,0 +1,97 @@
+//! Every way to run a script gives the same.
+
+use std::{fs, process::Command};
+
+use super::host::{Host, How, in_path, of_debian, shells};
+
+const ADDON: &str = "generate_addon.sh";
+
+/// The output of a run without what differs from account to account.
+fn normal(out: &str, account: &str) -> String {
+    let mut normal = String::new();
+    for line in out.replace(account, "ACCOUNT").lines() {
+        let hidden = ["token: ", "content: ", "Service Account uid: ", "Setting current context"];
+        let cut = hidden.iter().find_map(|word| line.find(word).map(|at| at + word.len()));
+        normal += cut.map_or(line, |at| &line[..at]);
+        normal += "\n";
+    }
+    normal
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_shell_prints_the_same_piped_or_from_a_file_and_with_the_tools_of_macos() {
+    let Some(host) = Host::open().await else { return };
+    let mut expected: Option<String> = None;
+    for (index, shell) in shells().into_iter().enumerate() {
+        for (file, bsd) in [(false, false), (true, false), (false, true)] {
+            let how = How { shell: shell.clone(), file, bsd, ..How::default() };
+            let account = format!("demo-{index}-{}{}", u8::from(file), u8::from(bsd));
+            let told = host.works(&how, ADDON, &format!("{account} vms")).await;
+            let out = normal(&told.out, &account);
+            assert!(out.ends_with("path: /etc/kubernetes/cloud-config\n  permissions: '0644'\n"), "{how:?}: {out}");
+            assert_eq!(&out, expected.get_or_insert_with(|| out.clone()), "{how:?}");
+            assert!(told.files.is_empty(), "{how:?}: {:?}", told.files);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_binary_prints_and_makes_what_the_script_does() {
+    let Some(host) = Host::open().await else { return };
+    let address = &host.address;
+    let (script, binary) = (How::default(), How { binary: true, ..How::default() });
+    for (index, (name, options)) in [
+        (ADDON, String::new()),
+        (ADDON, format!("--server {address} --format rke-addon --no-check")),
+        (ADDON, "--format=kubeconfig".to_owned()),
+        ("generate_kubeconfig.sh", String::new()),
+        ("generate_addon_csi.sh", format!("--server={address}")),
+        ("generate_addon_csi.sh", format!("RKE2 --server={address} --least")),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let by_binary = format!("b{index}");
+        let first = host.works(&binary, name, &format!("{by_binary} vms {options}")).await;
+        let by_script = format!("s{index}");
+        let other = host.works(&script, name, &format!("{by_script} vms {options}")).await;
+        // roles that all accounts share are made once
+        let made = |out: &str| out.replace("least created", "least unchanged");
+        assert_eq!(made(&normal(&first.out, &by_binary)), made(&normal(&other.out, &by_script)), "{name} {options}");
+        // whoever comes second finds everything as it has to be, to the letter
+        let revision = host.server.revision();
+        let second = host.works(&script, name, &format!("{by_binary} vms {options}")).await;
+        let third = host.works(&binary, name, &format!("{by_binary} vms {options}")).await;
+        assert_eq!((second.out, second.err), (third.out, third.err), "{name} {options}");
+        assert_eq!(host.server.revision(), revision, "{name} {options}: a second run writes nothing");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_binary_that_is_another_program_is_not_used() {
+    let Some(host) = Host::open().await else { return };
+    // the Go program of this name knows no such word
+    let how = How { shell: vec!["env".into(), "HARVESTER_CLOUD_PROVIDER=false".into(), "sh".into()], ..How::default() };
+    let told = host.works(&how, ADDON, "demo vms").await;
+    assert!(told.out.contains("########## cloud config ############"), "{}", told.out);
+}
+
+#[test]
+fn the_three_scripts_are_one_program() {
+    let text = super::script(ADDON);
+    for name in ["generate_addon_csi", "generate_kubeconfig"] {
+        let expected = text.replacen("\nscript=generate_addon\n", &format!("\nscript={name}\n"), 1);
+        assert!(super::script(&format!("{name}.sh")) == expected, "deploy/{name}.sh is another program");
+    }
+}
+
+#[test]
+fn shellcheck_finds_nothing_in_the_scripts() {
+    let Some(shellcheck) = in_path("shellcheck").or_else(|| of_debian("shellcheck")) else { return };
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy");
+    let scripts = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let scripts: Vec<_> = scripts.filter(|path| path.extension().is_some_and(|it| it == "sh")).collect();
+    assert!(scripts.len() >= 3);
+    let told = Command::new(shellcheck).args(scripts).output().unwrap();
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stdout));
+}

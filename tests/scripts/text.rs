@@ -1,0 +1,214 @@
+//! What the scripts print, and what they leave on the disk.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::host::{Host, How};
+
+const ADDON: &str = "generate_addon.sh";
+const CSI: &str = "generate_addon_csi.sh";
+
+/// The output of generate_addon.sh as it was documented for the Go program; what differs each time is in capitals.
+const DOCUMENTED: &str = "\
+Creating a service account in vms namespace: demo
+serviceaccount/demo created
+
+Creating a rolebinding in vms namespace: vms-demo
+rolebinding.rbac.authorization.k8s.io/vms-demo created
+
+Getting uid of service account demo on vms
+Service Account uid: UID
+
+Creating a user token secret in vms namespace: demo-token
+secret/demo-token created
+Secret name: demo-token
+
+Extracting ca.crt from secret...done
+Getting user token from secret...done
+Setting current context to: local
+Cluster name: local
+Endpoint: SERVER
+
+Checking address, certificate and token...done
+
+Preparing k8s-demo-vms-conf
+Setting a cluster entry in kubeconfig...Cluster \"local\" set.
+Setting token credentials entry in kubeconfig...User \"demo-vms-local\" set.
+Setting a context entry in kubeconfig...Context \"demo-vms-local\" created.
+Setting the current-context in the kubeconfig file...Switched to context \"demo-vms-local\".
+########## cloud config ############
+apiVersion: v1
+clusters:
+- cluster:
+    certificate-authority-data: CA
+    server: SERVER
+  name: local
+contexts:
+- context:
+    cluster: local
+    namespace: vms
+    user: demo-vms-local
+  name: demo-vms-local
+current-context: demo-vms-local
+kind: Config
+preferences: {}
+users:
+- name: demo-vms-local
+  user:
+    token: TOKEN
+
+########## cloud-init user data ############
+write_files:
+- encoding: b64
+  content: CONTENT
+  owner: root:root
+  path: /etc/kubernetes/cloud-config
+  permissions: '0644'
+";
+
+/// The rest of the line after this word.
+fn after<'a>(out: &'a str, word: &str) -> &'a str {
+    let (_, rest) = out.split_once(word).unwrap_or_else(|| panic!("no {word:?} in {out}"));
+    rest.lines().next().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn generate_addon_prints_what_is_documented() {
+    let Some(host) = Host::open().await else { return };
+    let told = host.works(&How::default(), ADDON, "demo vms").await;
+    let mut expected = DOCUMENTED.replace("SERVER", &host.address);
+    for (word, name) in [
+        ("account uid: ", "UID"),
+        ("certificate-authority-data: ", "CA"),
+        ("token: ", "TOKEN"),
+        ("content: ", "CONTENT"),
+    ] {
+        let word = if name == "UID" { "Service Account uid: " } else { word };
+        expected = expected.replacen(name, after(&told.out, word), 1);
+    }
+    assert_eq!(told.out, expected);
+    assert!(told.err.contains("which is this machine itself"), "{}", told.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn user_data_is_the_kubeconfig_and_opens_harvester() {
+    let Some(host) = Host::open().await else { return };
+    let told = host.works(&How::default(), CSI, &format!("demo vms rke2 --server {}", host.address)).await;
+    assert!(told.out.contains("########## cloud-config ############\n"), "{}", told.out);
+    let path = "/var/lib/rancher/rke2/etc/config-files/cloud-provider-config";
+    assert_eq!(after(&told.out, "  path: "), path);
+    let (_, rest) = told.out.split_once("cloud-config ############\n").unwrap();
+    let (kubeconfig, _) = rest.split_once("\n\n####").unwrap();
+    let file = told.folder.path().join("cloud-config");
+    std::fs::write(&file, kubeconfig).unwrap();
+    let (may, told) = host
+        .kubectl(&format!("--kubeconfig {} auth can-i create persistentvolumeclaims", file.display()))
+        .await;
+    assert!(may, "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_block_for_rke1_holds_the_kubeconfig_in_a_secret() {
+    let Some(host) = Host::open().await else { return };
+    let told = host.works(&How::default(), CSI, &format!("demo vms --server {}", host.address)).await;
+    let (_, block) = told.out.split_once("========RKE-ADDON-CONFIGURATION-FOR-HARVESTER_CSI_DRIVER==========\n").unwrap();
+    let head = "  addons: |-\n    ---\n    apiVersion: v1\n    kind: Secret\n    metadata:\n      name: harvester-csi-config\n      \
+                namespace: kube-system\n    type: Opaque\n    stringData:\n      cloud-provider-config: |\n        apiVersion: v1\n";
+    assert!(block.starts_with(head), "{block}");
+    assert!(block.ends_with("harvester-csi-driver/master/deploy/manifests/deployment.yaml\n"), "{block}");
+    let told = host.works(&How::default(), ADDON, "demo vms --format rke-addon").await;
+    assert!(told.out.contains("FOR-CLOUD-PROVIDER==========\n"), "{}", told.out);
+    assert!(told.out.contains("      name: cloud-config\n"), "{}", told.out);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_the_bare_kubeconfig_nothing_else_is_on_standard_output() {
+    let Some(host) = Host::open().await else { return };
+    for binary in [false, true] {
+        let how = How { binary, ..How::default() };
+        let told = host.works(&how, ADDON, "demo vms --format kubeconfig").await;
+        assert!(told.out.starts_with("apiVersion: v1\nclusters:\n"), "{}", told.out);
+        assert!(told.out.ends_with('\n') && !told.out.ends_with("\n\n") && told.err.contains("Endpoint: "));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_kubeconfig_is_kept_only_where_that_is_asked_for_and_for_its_owner_alone() {
+    let Some(host) = Host::open().await else { return };
+    for binary in [false, true] {
+        let how = How { binary, ..How::default() };
+        let told = host.works(&how, ADDON, "demo vms --keep").await;
+        let [file] = &told.files[..] else { panic!("{:?}", told.files) };
+        assert!(file.ends_with("work/tmp/kube/k8s-demo-vms-conf"), "{}", file.display());
+        assert_eq!(std::fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(told.out.contains(&std::fs::read_to_string(file).unwrap()));
+        assert!(told.out.contains("Creating target directory to hold files in ./tmp/kube...done\n"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_that_does_not_answer_is_told_and_no_token_is_printed_or_left() {
+    let Some(host) = Host::open().await else { return };
+    host.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: vip, namespace: harvester-system}, data: {ip: 127.255.255.254}}")
+        .await;
+    for binary in [false, true] {
+        let told = host.run(&How { binary, ..How::default() }, CSI, "demo vms RKE2").await;
+        assert_eq!(told.code, Some(1), "{}", told.out);
+        assert!(told.err.contains("Harvester cannot be used at https://127.255.255.254:6443"), "{}", told.err);
+        assert!(!told.out.contains("token: ") && told.files.is_empty(), "{}\n{:?}", told.out, told.files);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_whose_certificate_is_another_ones_is_told() {
+    let (Some(host), Some(other)) = (Host::open().await, Host::open().await) else { return };
+    for binary in [false, true] {
+        let how = How { binary, ..How::default() };
+        let told = host.run(&how, ADDON, &format!("demo vms --server {}", other.address)).await;
+        assert_eq!(told.code, Some(1), "{}", told.out);
+        assert!(told.err.contains(&other.address) && told.err.contains("certificate"), "{}", told.err);
+        assert!(!told.out.contains("token: ") && told.files.is_empty(), "{}", told.out);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_arguments_a_script_says_how_it_is_called_and_does_nothing() {
+    let Some(host) = Host::open().await else { return };
+    let revision = host.server.revision();
+    for (name, arguments, part) in [
+        (ADDON, "", "usage: generate_addon.sh <service_account_name> <namespace>"),
+        (ADDON, "demo", "usage: generate_addon.sh <service_account_name> <namespace>"),
+        ("generate_kubeconfig.sh", "", "usage: generate_kubeconfig.sh <service_account_name> <namespace>"),
+        (CSI, "demo vms Rke3", "Target Rke3 is not supported, please use RKE1, RKE2 or K3S"),
+        (ADDON, "Demo vms", "\"Demo\" is no name of a service account"),
+        (ADDON, "demo vms --forma=x", "unknown option --forma=x"),
+        (ADDON, "demo vms --format x", "unknown format \"x\""),
+        (ADDON, "demo vms --server 192.0.2.1", "write it as https://192.0.2.1:6443"),
+        (ADDON, "demo vms --least", "--least is for the CSI driver"),
+    ] {
+        let told = host.run(&How::default(), name, arguments).await;
+        assert_eq!(told.code, Some(1), "{arguments}");
+        let text = told.out + &told.err;
+        assert!(text.contains(part), "{arguments}: {text}");
+    }
+    assert_eq!(host.server.revision(), revision);
+    let told = host.run(&How::default(), ADDON, "demo vms --help").await;
+    assert!(told.code == Some(0) && told.out.contains("--no-check"), "{}", told.out);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_is_no_harvester_is_refused_before_anything_is_made() {
+    let Some(host) = Host::open().await else { return };
+    let (done, told) = host.kubectl("delete clusterrole harvesterhci.io:csi-driver").await;
+    assert!(done, "{told}");
+    let revision = host.server.revision();
+    for binary in [false, true] {
+        let told = host.run(&How { binary, ..How::default() }, CSI, "demo vms").await;
+        assert_eq!(told.code, Some(1));
+        let sentence = "the cluster of context local has no ClusterRole harvesterhci.io:csi-driver: is it Harvester";
+        assert!(told.err.contains(sentence), "{}", told.err);
+        let how = How { binary, kubeconfig: Some("/nowhere"), ..How::default() };
+        let told = host.run(&how, ADDON, "demo vms").await;
+        assert!(told.code == Some(1) && told.err.contains("set KUBECONFIG to"), "{}", told.err);
+    }
+    assert_eq!(host.server.revision(), revision);
+}

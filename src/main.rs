@@ -22,6 +22,7 @@ Parts, also chosen by the name of the program:
   node-driver               (docker-machine-driver-harvester) Rancher's machines as virtual machines
   csi-driver                (harvester-csi-driver)            volumes of Harvester in the pods of a guest cluster
   cloud-config generate ACCOUNT NAMESPACE                     an account in Harvester for a guest cluster, its kubeconfig
+  cloud-config inspect [FILE]                                 what such a kubeconfig is good for
   explain service NAMESPACE/NAME                              why a Service has its address, or has none
   dashboard                                                   a page that shows pools and load balancers as they change
   sandbox                                                     two simulated clusters on this machine, to try it all

@@ -19,6 +19,8 @@ fn the_document_of_flags_is_what_the_programs_parse() {
         load_balancer::cli::FLAGS,
         load_balancer_webhook::cli::FLAGS,
         csi_driver::cli::FLAGS,
+        credentials::cli::GENERATE,
+        credentials::cli::INSPECT,
         diagnosis::cli::FLAGS,
         dashboard::cli::FLAGS,
     ];

@@ -63,6 +63,12 @@ pub async fn of(config: &CloudConfig, options: &Options) -> Expiry {
     }
 }
 
+/// When each certificate ends that the server's one may lead to; nothing where the system's authorities count.
+pub fn of_authorities(config: &CloudConfig) -> Vec<Expiry> {
+    let certificates = config.config.root_cert.iter().flatten();
+    certificates.map(|der| not_after(der).map_or(Expiry::Unknown, Expiry::At)).collect()
+}
+
 /// What the credential itself tells.
 fn of_user(user: &AuthInfo) -> Option<Expiry> {
     if let Some(token) = &user.token {
@@ -266,6 +272,21 @@ mod tests {
             // nothing to learn from a part but that it does not panic
             let _ = not_after(&certificate[..cut]);
         }
+    }
+
+    #[test]
+    fn the_certificates_of_an_authority_tell_their_ends() {
+        let certificate = sim_apiserver::ApiServer::builder().build().ca_pem();
+        let cluster = format!(
+            "server: 'https://harvester.example', certificate-authority-data: {}",
+            STANDARD.encode([certificate.clone(), certificate].concat())
+        );
+        let text = format!(
+            "{{current-context: a, clusters: [{{name: a, cluster: {{{cluster}}}}}], contexts: [{{name: a, context: {{cluster: a}}}}]}}"
+        );
+        let config = CloudConfig::parse(&text, "file", &Environment::default()).unwrap();
+        let ends = of_authorities(&config);
+        assert!(ends.len() == 2 && ends.iter().all(|end| matches!(end, Expiry::At(_))), "{ends:?}");
     }
 
     #[test]

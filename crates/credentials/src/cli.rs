@@ -1,19 +1,21 @@
 //! The command line: `cloud-config generate ACCOUNT NAMESPACE`, `cloud-config inspect [FILE]`.
 //!
-//! Exit codes: 0 it is done; 1 Harvester or a file cannot be used; 2 wrong arguments.
+//! Exit codes: 0 it is done; 1 Harvester or a file cannot be used; 2 wrong arguments; 3 a right is missing (inspect).
 
 use std::{
     ffi::OsString,
     io::{self, Read as _, Write as _},
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
-use cloud_config::Options;
+use cloud_config::{CloudConfig, Options};
 use kube::config::Kubeconfig;
 use program::flags::{Flag, FlagType, Reader, Table};
 
 use crate::{
     generate::{Administrator, Run, is_said_on_stdout},
+    inspect::{self, Report},
     request::{self, Format, Part, Request},
 };
 
@@ -22,6 +24,7 @@ const PROGRAM: &str = "harvester-cloud-provider";
 /// What is printed, and made, changes only together with this number, which the scripts in `deploy/` have too.
 pub const REVISION: u32 = 1;
 const WRONG_ARGUMENTS: u8 = 2;
+const RIGHT_MISSING: u8 = 3;
 /// Longest kubeconfig that is read from standard input.
 const KUBECONFIG_MAX: u64 = 1 << 20;
 
@@ -53,13 +56,25 @@ pub const GENERATE: Table = Table {
     ],
 };
 
+/// The flags of `cloud-config inspect`.
+pub const INSPECT: Table = Table {
+    program: "harvester-cloud-provider cloud-config inspect [FILE]",
+    about: "Says what a cloud-config is good for: its endpoint, namespace, certificate authority and end, and each right \
+            with what is off without it. Writes nothing. Without FILE it looks where the parts look.",
+    flags: &[
+        Flag::value("for", "PART", "cloud-provider or csi: whose rights are asked for").default("cloud-provider"),
+        Flag::value("output", "FORMAT", "text or json").default("text"),
+    ],
+};
+
 /// Runs the program; `args` begins with its name.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut words = program::words(args);
     let command = if words.is_empty() { String::new() } else { words.remove(0) };
     match command.as_str() {
         "generate" => generate(words),
-        _ => refuse(&["say what to do: cloud-config generate ACCOUNT NAMESPACE".to_owned()]),
+        "inspect" => inspect(words),
+        _ => refuse(&["say what to do: cloud-config generate or cloud-config inspect".to_owned()], "COMMAND"),
     }
 }
 
@@ -76,13 +91,13 @@ fn generate(args: Vec<String>) -> ExitCode {
     if let Some(text) = program::asked_for(&GENERATE, env!("CARGO_PKG_VERSION"), &flags) {
         return program::show(&text);
     }
-    let mut reader = GENERATE.read(&flags, |name| std::env::var(name).ok());
+    let reader = GENERATE.read(&flags, |name| std::env::var(name).ok());
     if reader.is_on("revision") {
         return program::show(&format!("cloud-config generate {REVISION}\n"));
     }
     let generate = match Generate::from(&words, reader) {
         Ok(generate) => generate,
-        Err(faults) => return refuse(&faults),
+        Err(faults) => return refuse(&faults, "generate"),
     };
     let name = generate.program.clone();
     match program::run(|_| Box::pin(async move { generate.run().await })) {
@@ -127,8 +142,7 @@ impl Generate {
 
     async fn run(self) -> Result<String, String> {
         let kubeconfig = administrators(self.kubeconfig.as_deref())?;
-        let agent = format!("{PROGRAM}/{} cloud-config", env!("CARGO_PKG_VERSION"));
-        let options = Options::named(&agent);
+        let options = Options::named(&agent());
         let administrator =
             Administrator::of(&kubeconfig, &options).map_err(|error| error.to_string())?;
         let mut progress: Box<dyn io::Write + Send> =
@@ -142,6 +156,62 @@ impl Generate {
         };
         run.generate().await.map_err(|error| error.to_string())
     }
+}
+
+fn inspect(args: Vec<String>) -> ExitCode {
+    let (words, flags) = split(&INSPECT, args);
+    if let Some(text) = program::asked_for(&INSPECT, env!("CARGO_PKG_VERSION"), &flags) {
+        return program::show(&text);
+    }
+    let mut reader = INSPECT.read(&flags, |name| std::env::var(name).ok());
+    let part = reader.read("for", Part::CloudProvider, request::part);
+    let json = reader.read("output", false, |text| match text {
+        "text" => Ok(false),
+        "json" => Ok(true),
+        _ => Err(format!("{text:?}: use text or json")),
+    });
+    if words.len() > 1 {
+        reader.fault("name one file: cloud-config inspect [FILE]".to_owned());
+    }
+    if let Err(faults) = reader.finish(()) {
+        return refuse(&faults, "inspect");
+    }
+    let file = words.first().map(PathBuf::from);
+    let outcome = program::run(|process| {
+        Box::pin(async move { look(file.as_deref(), part, process.clock.now()).await })
+    });
+    match outcome {
+        Ok(Ok(report)) => show_report(&report, json),
+        Ok(Err(why)) => failed(&why),
+        Err(error) => failed(&format!("start the runtime: {error}")),
+    }
+}
+
+async fn look(file: Option<&Path>, part: Part, now: jiff::Timestamp) -> Result<Report, String> {
+    let config = cloud_config::find(file).and_then(|file| CloudConfig::read(&file));
+    let config = config.map_err(|error| error.to_string())?;
+    Ok(inspect::inspect(&config, part, &Options::named(&agent()), now).await)
+}
+
+fn show_report(report: &Report, json: bool) -> ExitCode {
+    let text = if json {
+        match serde_json::to_string_pretty(report) {
+            Ok(text) => text + "\n",
+            Err(error) => return failed(&error.to_string()),
+        }
+    } else {
+        inspect::render(report)
+    };
+    program::show(&text);
+    match report {
+        _ if report.is_good() => ExitCode::SUCCESS,
+        Report { answer: Err(_), .. } => ExitCode::FAILURE,
+        _ => ExitCode::from(RIGHT_MISSING),
+    }
+}
+
+fn agent() -> String {
+    format!("{PROGRAM}/{} cloud-config", env!("CARGO_PKG_VERSION"))
 }
 
 /// The administrator's kubeconfig.
@@ -182,9 +252,9 @@ fn split(table: &Table, args: Vec<String>) -> (Vec<String>, Vec<String>) {
     (words, flags)
 }
 
-fn refuse(faults: &[String]) -> ExitCode {
+fn refuse(faults: &[String], command: &str) -> ExitCode {
     faults.iter().for_each(|fault| complain(fault));
-    complain("see cloud-config generate --help");
+    complain(&format!("see cloud-config {command} --help"));
     ExitCode::from(WRONG_ARGUMENTS)
 }
 
@@ -203,6 +273,15 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+
+    #[test]
+    fn the_exit_code_tells_a_missing_file_from_wrong_arguments() {
+        let code = |args: &[&str]| format!("{:?}", main(["cloud-config"].iter().chain(args).map(OsString::from)));
+        assert_eq!(code(&["inspect", "/nowhere/cloud-config"]), format!("{:?}", ExitCode::from(1)));
+        assert_eq!(code(&["inspect", "a", "b"]), format!("{:?}", ExitCode::from(2)));
+        assert_eq!(code(&["inspect", "--help"]), format!("{:?}", ExitCode::SUCCESS));
+        assert_eq!(code(&[]), format!("{:?}", ExitCode::from(2)));
+    }
 
     fn read(args: &[&str]) -> Result<Generate, Vec<String>> {
         let (words, flags) = split(&GENERATE, args.iter().map(|arg| (*arg).to_owned()).collect());

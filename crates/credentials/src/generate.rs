@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{
+    error::{Error, fault, one_line},
     object,
     output::{self, Content},
     plan::{self, Step, Verdict},
@@ -27,41 +28,6 @@ use crate::{
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 const TRIES_FOR_TOKEN: u32 = 30;
 const TRIES_FOR_CHECK: u32 = 5;
-
-/// Why there is no kubeconfig: a sentence for people.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Error(String);
-
-fn fault(text: impl Into<String>) -> Error {
-    Error(text.into())
-}
-
-impl From<kube::Error> for Error {
-    fn from(error: kube::Error) -> Self {
-        Self(one_line(&error))
-    }
-}
-
-impl From<io::Error> for Error {
-    fn from(error: io::Error) -> Self {
-        Self(error.to_string())
-    }
-}
-
-/// An error with what it stands on.
-fn one_line(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let line = inner.to_string();
-        if !text.contains(&line) {
-            text = format!("{text}: {line}");
-        }
-        cause = inner.source();
-    }
-    text
-}
 
 /// The administrator's way to Harvester, by a kubeconfig.
 pub(crate) struct Administrator {

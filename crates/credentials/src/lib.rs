@@ -2,7 +2,9 @@
 #![forbid(unsafe_code)]
 
 pub mod cli;
+mod error;
 mod generate;
+mod inspect;
 mod object;
 mod output;
 mod plan;

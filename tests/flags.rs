@@ -21,6 +21,7 @@ fn the_document_of_flags_is_what_the_programs_parse() {
         csi_driver::cli::FLAGS,
         credentials::cli::GENERATE,
         credentials::cli::INSPECT,
+        credentials::cli::ROTATE,
         diagnosis::cli::FLAGS,
         dashboard::cli::FLAGS,
     ];

@@ -8,7 +8,7 @@ use std::{
     process::{Command as Blocking, Stdio},
 };
 
-use k8s_openapi::serde_json::Value;
+use k8s_openapi::serde_json::{Value, json};
 use outside_tools::Tool;
 use sim_apiserver::{ApiServer, User};
 use tempfile::TempDir;
@@ -114,7 +114,8 @@ impl Host {
         let address = listener.local_addr().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let kubeconfig = server.kubeconfig(User::admin(), address);
-        let kubeconfig = kubeconfig.replace("name: default", "name: local").replace("cluster: default", "cluster: local");
+        let kubeconfig =
+            kubeconfig.replace("name: default", "name: local").replace("cluster: default", "cluster: local");
         let kubeconfig = kubeconfig.replace("current-context: default", "current-context: local");
         fs::write(folder.path().join("harvester"), kubeconfig).unwrap();
         let serving = server.clone();
@@ -123,7 +124,8 @@ impl Host {
         let roles = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/rbac/ours.yaml");
         let text = fs::read_to_string(roles).unwrap();
         // the roles that are part of Harvester itself
-        let own: Vec<_> = text.split("\n---\n").filter(|one| one.contains("  name: harvesterhci.io:")).collect();
+        let own: Vec<_> =
+            text.split("\n---\n").filter(|one| one.contains("  name: harvesterhci.io:")).collect();
         host.apply(&own.join("\n---\n")).await;
         Some(host)
     }
@@ -133,7 +135,10 @@ impl Host {
         let mut command = Command::new(&self.kubectl);
         command.env("KUBECONFIG", self.folder.path().join("harvester")).env("HOME", self.folder.path());
         let told = command.args(arguments.split(' ')).stdin(Stdio::null()).output().await.unwrap();
-        (told.status.success(), String::from_utf8_lossy(&told.stdout).into_owned() + &String::from_utf8_lossy(&told.stderr))
+        (
+            told.status.success(),
+            String::from_utf8_lossy(&told.stdout).into_owned() + &String::from_utf8_lossy(&told.stderr),
+        )
     }
 
     pub(crate) async fn apply(&self, text: &str) {
@@ -150,9 +155,24 @@ impl Host {
         k8s_openapi::serde_json::from_str(&told).unwrap()
     }
 
-    /// Whether the account may do this.
+    /// Whether the account may do this: verb, resource with its group, `-n` and a namespace.
     pub(crate) async fn may(&self, account: &str, what: &str) -> bool {
-        self.kubectl(&format!("auth can-i {what} --as system:serviceaccount:{account}")).await.0
+        let words: Vec<_> = what.split(' ').collect();
+        let (verb, resource) = (words[0], words[1]);
+        let (resource, name) = resource.split_once('/').unwrap_or((resource, ""));
+        let (resource, group) = resource.split_once('.').unwrap_or((resource, ""));
+        let namespace = words.get(3).unwrap_or(&"");
+        let question = json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+            "spec": {"user": format!("system:serviceaccount:{account}"), "resourceAttributes": {
+                "verb": verb, "group": group, "resource": resource, "name": name, "namespace": namespace}},
+        });
+        let file = self.folder.path().join("question.json");
+        fs::write(&file, question.to_string()).unwrap();
+        let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+        let (done, told) = self.kubectl(&format!("create --raw {path} -f {}", file.display())).await;
+        assert!(done, "{told}");
+        told.contains("\"allowed\":true")
     }
 
     /// Runs a script of `deploy/`.
@@ -203,6 +223,16 @@ impl Host {
         files.extend(below(&temporary));
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         Told { code: told.status.code(), out: text(told.stdout), err: text(told.stderr), files, folder }
+    }
+
+    /// Runs `cloud-config` of the binary as the administrator.
+    pub(crate) async fn cloud_config(&self, folder: &Path, arguments: &str) -> (Option<i32>, String, String) {
+        let mut command = Command::new(binary());
+        command.arg("cloud-config").args(arguments.split(' ')).current_dir(folder);
+        command.env("KUBECONFIG", self.folder.path().join("harvester")).stdin(Stdio::null());
+        let told = command.output().await.unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (told.status.code(), text(told.stdout), text(told.stderr))
     }
 
     /// A run that succeeds; what it prints.

@@ -28,7 +28,10 @@ async fn every_shell_prints_the_same_piped_or_from_a_file_and_with_the_tools_of_
             let account = format!("demo-{index}-{}{}", u8::from(file), u8::from(bsd));
             let told = host.works(&how, ADDON, &format!("{account} vms")).await;
             let out = normal(&told.out, &account);
-            assert!(out.ends_with("path: /etc/kubernetes/cloud-config\n  permissions: '0644'\n"), "{how:?}: {out}");
+            assert!(
+                out.ends_with("path: /etc/kubernetes/cloud-config\n  permissions: '0644'\n"),
+                "{how:?}: {out}"
+            );
             assert_eq!(&out, expected.get_or_insert_with(|| out.clone()), "{how:?}");
             assert!(told.files.is_empty(), "{how:?}: {:?}", told.files);
         }
@@ -51,13 +54,17 @@ async fn the_binary_prints_and_makes_what_the_script_does() {
     .into_iter()
     .enumerate()
     {
-        let by_binary = format!("b{index}");
+        let by_binary = format!("by-binary-{index}");
         let first = host.works(&binary, name, &format!("{by_binary} vms {options}")).await;
-        let by_script = format!("s{index}");
+        let by_script = format!("by-script-{index}");
         let other = host.works(&script, name, &format!("{by_script} vms {options}")).await;
         // roles that all accounts share are made once
         let made = |out: &str| out.replace("least created", "least unchanged");
-        assert_eq!(made(&normal(&first.out, &by_binary)), made(&normal(&other.out, &by_script)), "{name} {options}");
+        assert_eq!(
+            made(&normal(&first.out, &by_binary)),
+            made(&normal(&other.out, &by_script)),
+            "{name} {options}"
+        );
         // whoever comes second finds everything as it has to be, to the letter
         let revision = host.server.revision();
         let second = host.works(&script, name, &format!("{by_binary} vms {options}")).await;
@@ -71,7 +78,10 @@ async fn the_binary_prints_and_makes_what_the_script_does() {
 async fn a_binary_that_is_another_program_is_not_used() {
     let Some(host) = Host::open().await else { return };
     // the Go program of this name knows no such word
-    let how = How { shell: vec!["env".into(), "HARVESTER_CLOUD_PROVIDER=false".into(), "sh".into()], ..How::default() };
+    let how = How {
+        shell: vec!["env".into(), "HARVESTER_CLOUD_PROVIDER=false".into(), "sh".into()],
+        ..How::default()
+    };
     let told = host.works(&how, ADDON, "demo vms").await;
     assert!(told.out.contains("########## cloud config ############"), "{}", told.out);
 }

@@ -110,7 +110,8 @@ async fn user_data_is_the_kubeconfig_and_opens_harvester() {
 async fn the_block_for_rke1_holds_the_kubeconfig_in_a_secret() {
     let Some(host) = Host::open().await else { return };
     let told = host.works(&How::default(), CSI, &format!("demo vms --server {}", host.address)).await;
-    let (_, block) = told.out.split_once("========RKE-ADDON-CONFIGURATION-FOR-HARVESTER_CSI_DRIVER==========\n").unwrap();
+    let (_, block) =
+        told.out.split_once("========RKE-ADDON-CONFIGURATION-FOR-HARVESTER_CSI_DRIVER==========\n").unwrap();
     let head = "  addons: |-\n    ---\n    apiVersion: v1\n    kind: Secret\n    metadata:\n      name: harvester-csi-config\n      \
                 namespace: kube-system\n    type: Opaque\n    stringData:\n      cloud-provider-config: |\n        apiVersion: v1\n";
     assert!(block.starts_with(head), "{block}");
@@ -153,7 +154,11 @@ async fn an_address_that_does_not_answer_is_told_and_no_token_is_printed_or_left
     for binary in [false, true] {
         let told = host.run(&How { binary, ..How::default() }, CSI, "demo vms RKE2").await;
         assert_eq!(told.code, Some(1), "{}", told.out);
-        assert!(told.err.contains("Harvester cannot be used at https://127.255.255.254:6443"), "{}", told.err);
+        assert!(
+            told.err.contains("Harvester cannot be used at https://127.255.255.254:6443"),
+            "{}",
+            told.err
+        );
         assert!(!told.out.contains("token: ") && told.files.is_empty(), "{}\n{:?}", told.out, told.files);
     }
 }
@@ -204,11 +209,36 @@ async fn a_cluster_that_is_no_harvester_is_refused_before_anything_is_made() {
     for binary in [false, true] {
         let told = host.run(&How { binary, ..How::default() }, CSI, "demo vms").await;
         assert_eq!(told.code, Some(1));
-        let sentence = "the cluster of context local has no ClusterRole harvesterhci.io:csi-driver: is it Harvester";
+        let sentence =
+            "the cluster of context local has no ClusterRole harvesterhci.io:csi-driver: is it Harvester";
         assert!(told.err.contains(sentence), "{}", told.err);
         let how = How { binary, kubeconfig: Some("/nowhere"), ..How::default() };
         let told = host.run(&how, ADDON, "demo vms").await;
         assert!(told.code == Some(1) && told.err.contains("set KUBECONFIG to"), "{}", told.err);
     }
     assert_eq!(host.server.revision(), revision);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_ends_is_made_looked_at_and_renewed_by_the_binary() {
+    let Some(host) = Host::open().await else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("cloud-config");
+    let (code, out, err) =
+        host.cloud_config(folder.path(), "generate --rotate --life 1h --format kubeconfig demo vms").await;
+    assert_eq!(code, Some(0), "{err}");
+    std::fs::write(&file, &out).unwrap();
+    let (code, report, err) = host.cloud_config(folder.path(), "inspect cloud-config").await;
+    assert_eq!(code, Some(0), "{report}{err}");
+    let user = "credential    system:serviceaccount:vms:demo, ends at ";
+    assert!(report.contains(user) && report.contains("namespace     vms\n"), "{report}");
+    let (_, told, _) = host.cloud_config(folder.path(), "rotate cloud-config").await;
+    assert!(told.contains("stays as it is"), "{told}");
+    let (code, told, err) = host.cloud_config(folder.path(), "rotate --now cloud-config").await;
+    assert_eq!(code, Some(0), "{told}{err}");
+    let renewed = std::fs::read_to_string(&file).unwrap();
+    assert_ne!(renewed, out);
+    let (code, report, _) = host.cloud_config(folder.path(), "inspect --for csi cloud-config").await;
+    assert!(code == Some(3) && report.contains(" IS MISSING: "), "{report}");
+    assert!(!report.contains(after(&renewed, "token: ")));
 }

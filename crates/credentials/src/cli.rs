@@ -1,4 +1,5 @@
-//! The command line: `cloud-config generate ACCOUNT NAMESPACE`, `cloud-config inspect [FILE]`.
+//! The command line: `cloud-config generate ACCOUNT NAMESPACE`, `cloud-config inspect [FILE]`,
+//! `cloud-config rotate [FILE]`.
 //!
 //! Exit codes: 0 it is done; 1 Harvester or a file cannot be used; 2 wrong arguments; 3 a right is missing (inspect).
 
@@ -9,7 +10,8 @@ use std::{
     process::ExitCode,
 };
 
-use cloud_config::{CloudConfig, Options};
+use cloud_config::{CloudConfig, Local, Options};
+use jiff::SignedDuration;
 use kube::config::Kubeconfig;
 use program::flags::{Flag, FlagType, Reader, Table};
 
@@ -17,6 +19,7 @@ use crate::{
     generate::{Administrator, Run, is_said_on_stdout},
     inspect::{self, Report},
     request::{self, Format, Part, Request},
+    rotate::{self, Place, Renewed},
 };
 
 /// Name in usage texts and in the User-Agent.
@@ -28,13 +31,27 @@ const RIGHT_MISSING: u8 = 3;
 /// Longest kubeconfig that is read from standard input.
 const KUBECONFIG_MAX: u64 = 1 << 20;
 
+/// Life of a token that is renewed, in hours and as a duration.
+const DEFAULT_LIFE: SignedDuration = SignedDuration::from_hours(720);
+/// Kubernetes gives no shorter one.
+const SHORTEST_LIFE: SignedDuration = SignedDuration::from_mins(10);
+
+fn life(text: &str) -> Result<SignedDuration, String> {
+    let life = program::duration::parse(text)?;
+    match SignedDuration::try_from(life) {
+        Ok(life) if life >= SHORTEST_LIFE => Ok(life),
+        _ => Err(format!("{text}: a token lasts 10m at least")),
+    }
+}
+
 /// The flags of `cloud-config generate`.
 pub const GENERATE: Table = Table {
     program: "harvester-cloud-provider cloud-config generate ACCOUNT NAMESPACE",
     about: "Makes a service account in Harvester for a guest cluster whose VMs are in the namespace, and prints its \
             kubeconfig. The account is best named as the cluster.",
     flags: &[
-        Flag::value("for", "PART", "cloud-provider or csi: whom the account is for").default("cloud-provider"),
+        Flag::value("for", "PART", "cloud-provider or csi: whom the account is for")
+            .default("cloud-provider"),
         Flag::value(
             "kubeconfig",
             "FILE",
@@ -48,9 +65,18 @@ pub const GENERATE: Table = Table {
         )
         .default("cloud-init"),
         Flag::value("server", "URL", "the address of Harvester that the guest cluster shall use"),
-        Flag::switch("least", "CSI driver: in no namespace of others the rights that no other namespace needs"),
+        Flag::switch(
+            "least",
+            "CSI driver: in no namespace of others the rights that no other namespace needs",
+        ),
         Flag::switch("keep", "keep the kubeconfig in ./tmp/kube too"),
         Flag::switch("no-check", "do not try address, certificate and token before they are printed"),
+        Flag::switch(
+            "rotate",
+            "a token that ends and that its account may renew, in place of one that does not end",
+        ),
+        Flag::value("life", "DURATION", "how long such a token lasts; Harvester may give less")
+            .default("720h"),
         Flag::value("program", "NAME", "name in messages").hidden(),
         Flag::switch("revision", "what the scripts ask, to know whether this does the very same").hidden(),
     ],
@@ -62,8 +88,33 @@ pub const INSPECT: Table = Table {
     about: "Says what a cloud-config is good for: its endpoint, namespace, certificate authority and end, and each right \
             with what is off without it. Writes nothing. Without FILE it looks where the parts look.",
     flags: &[
-        Flag::value("for", "PART", "cloud-provider or csi: whose rights are asked for").default("cloud-provider"),
+        Flag::value("for", "PART", "cloud-provider or csi: whose rights are asked for")
+            .default("cloud-provider"),
         Flag::value("output", "FORMAT", "text or json").default("text"),
+    ],
+};
+
+/// The flags of `cloud-config rotate`.
+pub const ROTATE: Table = Table {
+    program: "harvester-cloud-provider cloud-config rotate [FILE]",
+    about: "Renews the token of a cloud-config that was made by generate --rotate, in its file, once two thirds of its life \
+            are over. With --retire ACCOUNT NAMESPACE deletes the account's token that does not end, if nothing has used it for \
+            two days.",
+    flags: &[
+        Flag::switch("now", "renew the token also while it is not due"),
+        Flag::value(
+            "secret",
+            "NAMESPACE/NAME",
+            "the cloud-config is in this Secret of the guest cluster, in no file",
+        ),
+        Flag::value("key", "KEY", "where it is in that Secret").default("cloud-config"),
+        Flag::switch("retire", "delete the token that does not end"),
+        Flag::value(
+            "kubeconfig",
+            "FILE",
+            "with --secret: the guest cluster, else KUBECONFIG, else the pod's service account; with --retire: Harvester, \
+             as for generate",
+        ),
     ],
 };
 
@@ -74,7 +125,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     match command.as_str() {
         "generate" => generate(words),
         "inspect" => inspect(words),
-        _ => refuse(&["say what to do: cloud-config generate or cloud-config inspect".to_owned()], "COMMAND"),
+        "rotate" => rotate(words),
+        _ => refuse(&["say what to do: cloud-config generate, inspect or rotate".to_owned()], "COMMAND"),
     }
 }
 
@@ -122,6 +174,7 @@ impl Generate {
                 "--least is for the CSI driver; the cloud provider has rights in {namespace} alone"
             ));
         }
+        let life = reader.read("life", DEFAULT_LIFE, life);
         let request = Request {
             part,
             account,
@@ -131,6 +184,7 @@ impl Generate {
             least,
             keep: reader.is_on("keep"),
             check: !reader.is_on("no-check"),
+            rotate: reader.is_on("rotate").then_some(life),
         };
         let generate = Self {
             request,
@@ -143,10 +197,12 @@ impl Generate {
     async fn run(self) -> Result<String, String> {
         let kubeconfig = administrators(self.kubeconfig.as_deref())?;
         let options = Options::named(&agent());
-        let administrator =
-            Administrator::of(&kubeconfig, &options).map_err(|error| error.to_string())?;
-        let mut progress: Box<dyn io::Write + Send> =
-            if is_said_on_stdout(self.request.format) { Box::new(io::stdout()) } else { Box::new(io::stderr()) };
+        let administrator = Administrator::of(&kubeconfig, &options).map_err(|error| error.to_string())?;
+        let mut progress: Box<dyn io::Write + Send> = if is_said_on_stdout(self.request.format) {
+            Box::new(io::stdout())
+        } else {
+            Box::new(io::stderr())
+        };
         let run = Run {
             request: &self.request,
             administrator,
@@ -208,6 +264,83 @@ fn show_report(report: &Report, json: bool) -> ExitCode {
         Report { answer: Err(_), .. } => ExitCode::FAILURE,
         _ => ExitCode::from(RIGHT_MISSING),
     }
+}
+
+fn rotate(args: Vec<String>) -> ExitCode {
+    let (words, flags) = split(&ROTATE, args);
+    if let Some(text) = program::asked_for(&ROTATE, env!("CARGO_PKG_VERSION"), &flags) {
+        return program::show(&text);
+    }
+    let mut reader = ROTATE.read(&flags, |name| std::env::var(name).ok());
+    let (now, retire, kubeconfig) = (reader.is_on("now"), reader.is_on("retire"), reader.text("kubeconfig"));
+    let key = reader.text("key").unwrap_or_default();
+    let secret = reader.optional("secret", |text| match text.split('/').collect::<Vec<_>>()[..] {
+        [namespace, name] if !namespace.is_empty() && !name.is_empty() => {
+            Ok(Place::Secret(namespace.to_owned(), name.to_owned(), key))
+        }
+        _ => Err(format!("{text:?} is no Secret: write it as kube-system/hcp-cloud-config")),
+    });
+    let named = match (&words[..], retire) {
+        ([account, namespace], true) => request::account(account)
+            .and_then(|account| request::namespace(namespace).map(|namespace| (account, namespace))),
+        ([] | [_], false) => Ok(<(String, String)>::default()),
+        (_, true) => {
+            Err("name account and namespace: cloud-config rotate --retire ACCOUNT NAMESPACE".to_owned())
+        }
+        (_, false) => Err("name one file: cloud-config rotate [FILE]".to_owned()),
+    };
+    let (account, namespace) = named.map_err(|fault| reader.fault(fault)).unwrap_or_default();
+    if let Err(faults) = reader.finish(()) {
+        return refuse(&faults, "rotate");
+    }
+    let file = words.first().map(PathBuf::from);
+    let outcome = program::run(|process| {
+        let time = process.clock.now();
+        Box::pin(async move {
+            match secret {
+                _ if retire => retire_token(kubeconfig.as_deref(), &account, &namespace, time).await,
+                Some(secret) => {
+                    let local = Local { kubeconfig: kubeconfig.map(PathBuf::from), master: None };
+                    let guest = cloud_config::local(&local, &Options::named(&agent()));
+                    let guest = guest.map_err(|error| error.to_string())?;
+                    let renewed =
+                        rotate::renew_secret(&guest, &secret, now, &Options::named(&agent()), time).await;
+                    Ok(told(&secret, &renewed.map_err(|error| error.to_string())?))
+                }
+                None => renew_token(file.as_deref(), now, time).await,
+            }
+        })
+    });
+    match outcome {
+        Ok(Ok(text)) => program::show(&text),
+        Ok(Err(why)) => failed(&why),
+        Err(error) => failed(&format!("start the runtime: {error}")),
+    }
+}
+
+async fn renew_token(file: Option<&Path>, at_once: bool, now: jiff::Timestamp) -> Result<String, String> {
+    let file = cloud_config::find(file).map_err(|error| error.to_string())?;
+    let renewed = rotate::renew_file(&file, at_once, &Options::named(&agent()), now).await;
+    Ok(told(&Place::File(file), &renewed.map_err(|error| error.to_string())?))
+}
+
+fn told(place: &Place, renewed: &Renewed) -> String {
+    match renewed {
+        Renewed::Until(end) => format!("{place} has a new token, which ends at {end}\n"),
+        Renewed::DueAt(due) => format!("{place} stays as it is: its token is renewed from {due} on\n"),
+    }
+}
+
+async fn retire_token(
+    kubeconfig: Option<&str>,
+    account: &str,
+    namespace: &str,
+    now: jiff::Timestamp,
+) -> Result<String, String> {
+    let administrator = Administrator::of(&administrators(kubeconfig)?, &Options::named(&agent()));
+    let client = administrator.map_err(|error| error.to_string())?.client;
+    let name = rotate::retire(&client, namespace, account, now).await.map_err(|error| error.to_string())?;
+    Ok(format!("Secret {name} of namespace {namespace} is deleted: its token opens nothing any more\n"))
 }
 
 fn agent() -> String {
@@ -276,7 +409,8 @@ mod tests {
 
     #[test]
     fn the_exit_code_tells_a_missing_file_from_wrong_arguments() {
-        let code = |args: &[&str]| format!("{:?}", main(["cloud-config"].iter().chain(args).map(OsString::from)));
+        let code =
+            |args: &[&str]| format!("{:?}", main(["cloud-config"].iter().chain(args).map(OsString::from)));
         assert_eq!(code(&["inspect", "/nowhere/cloud-config"]), format!("{:?}", ExitCode::from(1)));
         assert_eq!(code(&["inspect", "a", "b"]), format!("{:?}", ExitCode::from(2)));
         assert_eq!(code(&["inspect", "--help"]), format!("{:?}", ExitCode::SUCCESS));
@@ -303,6 +437,7 @@ mod tests {
     #[case::bad_namespace(&["demo", "v.ms"], "no name of a namespace")]
     #[case::bad_format(&["demo", "vms", "--format=xml"], "rke-addon")]
     #[case::bad_server(&["demo", "vms", "--server=192.0.2.1"], "https://192.0.2.1:6443")]
+    #[case::short_life(&["demo", "vms", "--life=9m"], "10m at least")]
     #[case::least(&["demo", "vms", "--least"], "--least is for the CSI driver")]
     fn a_wrong_argument_is_told_with_the_right_form(#[case] args: &[&str], #[case] part: &str) {
         let faults = read(args).unwrap_err();

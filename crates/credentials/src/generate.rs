@@ -11,6 +11,7 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use cloud_config::{CloudConfig, Connection, Options, proxy::Environment};
+use jiff::SignedDuration;
 use kube::Client;
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -48,7 +49,8 @@ impl Administrator {
         let config = config.map_err(|error| fault(error.to_string()))?;
         let client = Connection::open(&config, options).map_err(|error| fault(error.to_string()))?.client();
         let named = kubeconfig.contexts.iter().find(|named| named.name == config.context);
-        let cluster = named.and_then(|named| named.context.as_ref()).map(|it| it.cluster.clone()).unwrap_or_default();
+        let cluster =
+            named.and_then(|named| named.context.as_ref()).map(|it| it.cluster.clone()).unwrap_or_default();
         let found = kubeconfig.clusters.iter().find(|named| named.name == cluster);
         let settings = found.and_then(|named| named.cluster.clone()).unwrap_or_default();
         let ca = match (settings.certificate_authority_data, settings.certificate_authority) {
@@ -106,23 +108,23 @@ impl Run<'_> {
         for step in plan::rights(request) {
             self.take(step).await?;
         }
-        let secret = self.token(&uid).await?;
-        let Administrator { context, cluster, ca, .. } = &self.administrator;
+        let (ca, token) = match request.rotate {
+            None => self.lasting_token(&uid).await?,
+            Some(life) => self.bound_token(&uid, life).await?,
+        };
+        let Administrator { context, cluster, ca: of_context, .. } = &self.administrator;
         let head =
             format!("Setting current context to: {context}\nCluster name: {cluster}\nEndpoint: {server}\n");
+        let authorities = [ca.clone(), of_context.clone(), String::new()];
         let content = Content {
-            ca: secret["data"]["ca.crt"].as_str().unwrap_or_default().to_owned(),
+            ca,
             server,
             server_name,
             cluster: cluster.clone(),
             user: format!("{}-{}-{cluster}", request.account, request.namespace),
             namespace: request.namespace.clone(),
         };
-        let authorities = [content.ca.clone(), ca.clone(), String::new()];
         self.say(head)?;
-        let token = STANDARD.decode(secret["data"]["token"].as_str().unwrap_or_default());
-        let token = token.ok().and_then(|token| String::from_utf8(token).ok());
-        let token = token.ok_or_else(|| fault("the token in the Secret is no text"))?;
         let content = if request.check { self.checked(content, authorities, &token).await? } else { content };
         let kubeconfig = content.kubeconfig(&token);
         self.say(output::prepared(&content, &request.account))?;
@@ -184,7 +186,9 @@ impl Run<'_> {
             "metadata": {"name": "vip", "namespace": "harvester-system"}});
         let map = object::get(&self.administrator.client, &like).await?;
         let ip = map.as_ref().and_then(|map| map["data"]["ip"].as_str()).filter(|ip| !ip.is_empty());
-        Ok(ip.map(|ip| if ip.contains(':') { format!("https://[{ip}]:6443") } else { format!("https://{ip}:6443") }))
+        Ok(ip.map(|ip| {
+            if ip.contains(':') { format!("https://[{ip}]:6443") } else { format!("https://{ip}:6443") }
+        }))
     }
 
     /// Makes the object unless it is there; returns it.
@@ -228,14 +232,46 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// A token that ends, and the certificate authority: both in the form that the kubeconfig has.
+    async fn bound_token(&mut self, uid: &str, life: SignedDuration) -> Result<(String, String), Error> {
+        let request = self.request;
+        let Request { account, namespace, .. } = request;
+        for step in plan::rotation(request, uid) {
+            self.take(step).await?;
+        }
+        self.say(format!("\nAsking for a token of service account {account}..."))?;
+        let client = &self.administrator.client;
+        let answer = object::token(client, namespace, account, &plan::token_request(account, life)).await?;
+        // every namespace of Kubernetes 1.20 and later has it
+        let like = json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "kube-root-ca.crt", "namespace": namespace}});
+        let root = object::get(client, &like).await?;
+        let ca = root.as_ref().and_then(|map| map["data"]["ca.crt"].as_str()).map(|pem| STANDARD.encode(pem));
+        let ca = ca.unwrap_or_else(|| self.administrator.ca.clone());
+        let text = |field: &str| answer["status"][field].as_str().unwrap_or_default().to_owned();
+        self.say(format!("done\nIt ends at {}\n", text("expirationTimestamp")))?;
+        Ok((ca, text("token")))
+    }
+
+    /// The token that does not end, and the certificate authority: both in the form that the kubeconfig has.
+    async fn lasting_token(&mut self, uid: &str) -> Result<(String, String), Error> {
+        let secret = self.secret(uid).await?;
+        let token = STANDARD.decode(secret["data"]["token"].as_str().unwrap_or_default());
+        let token = token.ok().and_then(|token| String::from_utf8(token).ok());
+        let token = token.ok_or_else(|| fault("the token in the Secret is no text"))?;
+        Ok((secret["data"]["ca.crt"].as_str().unwrap_or_default().to_owned(), token))
+    }
+
     /// The Secret with the token in it.
-    async fn token(&mut self, uid: &str) -> Result<Value, Error> {
+    async fn secret(&mut self, uid: &str) -> Result<Value, Error> {
         let Request { account, namespace, .. } = self.request;
         let (name, wanted) = (plan::secret_name(account), plan::secret(self.request, uid));
-        let head =
-            format!("\nGetting uid of service account {account} on {namespace}\nService Account uid: {uid}\n");
+        let head = format!(
+            "\nGetting uid of service account {account} on {namespace}\nService Account uid: {uid}\n"
+        );
         self.say(head)?;
-        self.ensure(&format!("\nCreating a user token secret in {namespace} namespace: {name}"), &wanted).await?;
+        self.ensure(&format!("\nCreating a user token secret in {namespace} namespace: {name}"), &wanted)
+            .await?;
         self.say(format!("Secret name: {name}\n\nExtracting ca.crt from secret..."))?;
         for attempt in 1.. {
             let found = object::get(&self.administrator.client, &wanted).await?.unwrap_or_default();
@@ -307,7 +343,8 @@ impl Run<'_> {
     }
 
     async fn try_out(&self, content: &Content, token: &str) -> Result<bool, String> {
-        let config = CloudConfig::parse(&content.kubeconfig(token), "that was made", &Environment::of_process());
+        let config =
+            CloudConfig::parse(&content.kubeconfig(token), "that was made", &Environment::of_process());
         let config = config.map_err(|error| error.to_string())?;
         let client = Connection::open(&config, self.options).map_err(|error| error.to_string())?.client();
         let (group, resource) = self.work();
@@ -365,7 +402,12 @@ fn keep(request: &Request, kubeconfig: &str) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?.write_all(kubeconfig.as_bytes())
+    fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(file)?
+        .write_all(kubeconfig.as_bytes())
 }
 
 /// Whether the steps are said on standard output; with the bare kubeconfig nothing else is.

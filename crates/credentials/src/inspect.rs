@@ -126,7 +126,8 @@ pub(crate) async fn inspect(config: &CloudConfig, part: Part, options: &Options,
         return report;
     }
     // servers before 1.28 do not know this question
-    let question = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {}});
+    let question =
+        json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {}});
     report.user = match object::create(&client, &question).await {
         Ok(answer) => answer["status"]["userInfo"]["username"].as_str().map(str::to_owned),
         Err(kube::Error::Api(status)) if status.code == 401 => {
@@ -185,14 +186,22 @@ pub(crate) fn render(report: &Report) -> String {
         Err(why) => line("endpoint", &format!("{server} CANNOT BE USED: {why}")),
     }
     match &authority[..] {
-        [] => line("authority", "none in it: the certificate of the endpoint has to be of one that this system trusts"),
+        [] => line(
+            "authority",
+            "none in it: the certificate of the endpoint has to be of one that this system trusts",
+        ),
         ends => ends.iter().for_each(|end| line("authority", end)),
     }
-    line("credential", &user.as_ref().map_or_else(|| credential.clone(), |user| format!("{user}, {credential}")));
+    line(
+        "credential",
+        &user.as_ref().map_or_else(|| credential.clone(), |user| format!("{user}, {credential}")),
+    );
     for Asked { right, granted, without, role } in rights {
         match granted {
             Some(true) => line("right", right),
-            Some(false) => line("right", &format!("{right} IS MISSING: {without}; ClusterRole {role} grants it")),
+            Some(false) => {
+                line("right", &format!("{right} IS MISSING: {without}; ClusterRole {role} grants it"))
+            }
             None => line("right", &format!("{right}: the server does not say")),
         }
     }
@@ -222,7 +231,9 @@ mod tests {
         let user = User::service_account("vms", "demo");
         let server = ApiServer::builder().token("known", user.clone()).namespace("vms").build();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let text = server.kubeconfig(user, listener.local_addr().unwrap()).replace("token: known", &format!("token: {token}"));
+        let text = server
+            .kubeconfig(user, listener.local_addr().unwrap())
+            .replace("token: known", &format!("token: {token}"));
         let text = text.replace("namespace: default", "namespace: vms");
         let serving = server.clone();
         tokio::spawn(async move { serving.serve(listener).await });

@@ -9,5 +9,6 @@ mod object;
 mod output;
 mod plan;
 mod request;
+mod rotate;
 
 pub use request::{Format, Part, Request};

@@ -47,6 +47,25 @@ pub(crate) async fn create(client: &Client, object: &Value) -> kube::Result<Valu
     client.request(request(Method::POST, &path, Some(object))?).await
 }
 
+/// Deletes the object if it is still the one that was read.
+pub(crate) async fn delete(client: &Client, object: &Value) -> kube::Result<Value> {
+    let (path, name) = collection(object);
+    let options = serde_json::json!({"apiVersion": "v1", "kind": "DeleteOptions",
+        "preconditions": {"uid": object["metadata"]["uid"], "resourceVersion": object["metadata"]["resourceVersion"]}});
+    client.request(request(Method::DELETE, &format!("{path}/{name}"), Some(&options))?).await
+}
+
+/// A token for a service account.
+pub(crate) async fn token(
+    client: &Client,
+    namespace: &str,
+    account: &str,
+    question: &Value,
+) -> kube::Result<Value> {
+    let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
+    client.request(request(Method::POST, &path, Some(question))?).await
+}
+
 /// Writes the object over the version that it was read from.
 pub(crate) async fn replace(client: &Client, object: &Value) -> kube::Result<Value> {
     let (path, name) = collection(object);

@@ -158,7 +158,9 @@ mod tests {
     #[test]
     fn user_data_holds_the_kubeconfig_on_one_line() {
         let text = cloud_init(Part::CloudProvider, "a\nb\n");
-        assert!(text.starts_with("########## cloud config ############\na\nb\n\n########## cloud-init user data"));
+        assert!(
+            text.starts_with("########## cloud config ############\na\nb\n\n########## cloud-init user data")
+        );
         assert!(text.contains("\n  content: YQpiCg==\n"), "{text}");
     }
 }

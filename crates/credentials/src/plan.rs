@@ -1,5 +1,6 @@
 //! Which objects a kubeconfig needs, in their order, and what is to be done about each. Pure.
 
+use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use crate::request::{Part, Request};
@@ -29,7 +30,10 @@ pub(crate) enum Step {
 pub(crate) fn account(request: &Request) -> (String, Value) {
     let Request { account, namespace, .. } = request;
     let title = format!("Creating a service account in {namespace} namespace: {account}");
-    (title, json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account, "namespace": namespace}}))
+    (
+        title,
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account, "namespace": namespace}}),
+    )
 }
 
 /// Roles of Harvester that must be there.
@@ -119,6 +123,42 @@ fn title(kind: &str, place: Option<&str>, name: &str) -> String {
     format!("\nCreating a {}{place}: {name}", kind.to_lowercase())
 }
 
+/// Name of the Secret that tokens which end are bound to: its deletion revokes all of them.
+pub(crate) fn anchor_name(account: &str) -> String {
+    format!("{account}-credentials")
+}
+
+/// What an account needs that renews its own token.
+pub(crate) fn rotation(request: &Request, uid: &str) -> Vec<Step> {
+    let Request { account, namespace, .. } = request;
+    let (anchor, name) = (anchor_name(account), format!("{namespace}-{account}-token"));
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+        "metadata": {"name": anchor, "namespace": namespace, "ownerReferences": [
+            {"apiVersion": "v1", "kind": "ServiceAccount", "name": account, "uid": uid}]},
+    });
+    let role = json!({
+        "apiVersion": format!("{RBAC}/v1"), "kind": "Role", "metadata": {"name": name, "namespace": namespace},
+        "rules": [{"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": [account],
+                   "verbs": ["create"]}],
+    });
+    let secret_title = format!("\nCreating a secret that revokes tokens in {namespace} namespace: {anchor}");
+    vec![
+        Step::Ensure { title: secret_title, object: secret },
+        Step::Ensure { title: title("Role", Some(namespace), &name), object: role },
+        binding(request, &name, Some(namespace), "Role", &name),
+    ]
+}
+
+/// The question for a token that ends.
+pub(crate) fn token_request(account: &str, life: SignedDuration) -> Value {
+    json!({
+        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+        "spec": {"expirationSeconds": life.as_secs(),
+                 "boundObjectRef": {"apiVersion": "v1", "kind": "Secret", "name": anchor_name(account)}},
+    })
+}
+
 /// Name of the Secret that gets the account's token.
 pub(crate) fn secret_name(account: &str) -> String {
     format!("{account}-token")
@@ -156,7 +196,8 @@ pub(crate) fn decide(found: Option<&Value>, wanted: &Value) -> Verdict {
     let Some(found) = found else { return Verdict::Create };
     match wanted["kind"].as_str().unwrap_or_default() {
         "RoleBinding" | "ClusterRoleBinding" => {
-            let role = |object: &Value| (object["roleRef"]["kind"].clone(), object["roleRef"]["name"].clone());
+            let role =
+                |object: &Value| (object["roleRef"]["kind"].clone(), object["roleRef"]["name"].clone());
             if role(found) != role(wanted) {
                 let other = found["roleRef"]["name"].as_str().unwrap_or_default();
                 return Verdict::Refuse(format!("grants the role {other}"));
@@ -172,7 +213,8 @@ pub(crate) fn decide(found: Option<&Value>, wanted: &Value) -> Verdict {
             Verdict::Replace(object)
         }
         "Secret" => {
-            let owner = |object: &Value| (object["type"].clone(), object["metadata"]["annotations"][OWNER].clone());
+            let owner =
+                |object: &Value| (object["type"].clone(), object["metadata"]["annotations"][OWNER].clone());
             if owner(found) == owner(wanted) {
                 Verdict::Unchanged
             } else {
@@ -214,6 +256,7 @@ mod tests {
             least,
             keep: false,
             check: true,
+            rotate: None,
         }
     }
 
@@ -227,7 +270,12 @@ mod tests {
         let name = |object: Value| {
             let metadata = &object["metadata"];
             let role = object["roleRef"]["name"].as_str().unwrap_or("rules").to_owned();
-            format!("{} {}/{} {role}", text(&object["kind"]), text(&metadata["namespace"]), text(&metadata["name"]))
+            format!(
+                "{} {}/{} {role}",
+                text(&object["kind"]),
+                text(&metadata["namespace"]),
+                text(&metadata["name"])
+            )
         };
         rights(request).into_iter().filter_map(object).map(name).collect()
     }
@@ -245,7 +293,10 @@ mod tests {
         let least = made(&request(Part::CsiDriver, "vms", "demo", true));
         let wide: Vec<_> = least.iter().filter(|one| one.starts_with("ClusterRoleBinding")).collect();
         assert_eq!(wide, ["ClusterRoleBinding -/vms-demo-csi harvester-csi-driver-least"]);
-        assert!(least.contains(&"RoleBinding vms/vms-demo-csi harvesterhci.io:csi-driver".to_owned()), "{least:?}");
+        assert!(
+            least.contains(&"RoleBinding vms/vms-demo-csi harvesterhci.io:csi-driver".to_owned()),
+            "{least:?}"
+        );
     }
 
     #[test]
@@ -269,14 +320,20 @@ mod tests {
     #[case::others(Some(bound(&json!([{"kind": "ServiceAccount", "name": "d", "namespace": "w"}]), "r")), "2")]
     #[case::nobody(Some(bound(&Value::Null, "r")), "1")]
     #[case::other_role(Some(bound(&json!([]), "s")), "grants the role s")]
-    fn a_binding_that_is_there_keeps_what_others_put_into_it(#[case] found: Option<Value>, #[case] expected: &str) {
+    fn a_binding_that_is_there_keeps_what_others_put_into_it(
+        #[case] found: Option<Value>,
+        #[case] expected: &str,
+    ) {
         let wanted = bound(&json!([{"kind": "ServiceAccount", "name": "d", "namespace": "v"}]), "r");
         let told = match decide(found.as_ref(), &wanted) {
             Verdict::Create => "create".to_owned(),
             Verdict::Unchanged => "unchanged".to_owned(),
             Verdict::Refuse(why) => why,
             Verdict::Replace(object) => {
-                assert_eq!(object["metadata"]["resourceVersion"], "7", "the write is for the version that was read");
+                assert_eq!(
+                    object["metadata"]["resourceVersion"], "7",
+                    "the write is for the version that was read"
+                );
                 names(&object).count().to_string()
             }
         };

@@ -1,5 +1,7 @@
 //! What is asked for, checked.
 
+use jiff::SignedDuration;
+
 /// Whom the kubeconfig is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
@@ -34,6 +36,8 @@ pub struct Request {
     pub keep: bool,
     /// Try address, certificate and token before they are printed.
     pub check: bool,
+    /// A token that lasts so long and that its account renews, in place of one that does not end.
+    pub rotate: Option<SignedDuration>,
 }
 
 pub(crate) fn part(text: &str) -> Result<Part, String> {
@@ -104,7 +108,11 @@ mod tests {
     #[case::capitals("Demo", false, false)]
     #[case::quotes("a\"b", false, false)]
     #[case::dash("-a", false, false)]
-    fn names_are_what_kubernetes_takes(#[case] text: &str, #[case] of_account: bool, #[case] of_namespace: bool) {
+    fn names_are_what_kubernetes_takes(
+        #[case] text: &str,
+        #[case] of_account: bool,
+        #[case] of_namespace: bool,
+    ) {
         assert_eq!((account(text).is_ok(), namespace(text).is_ok()), (of_account, of_namespace));
     }
 

@@ -132,7 +132,9 @@ fn issue(server: &ApiServer, ask: &Ask, request: &Value) -> Result<Value, Failur
     }
     let life = request["spec"]["expirationSeconds"].as_i64().unwrap_or(TOKEN_LIFE);
     if life < SHORTEST_LIFE {
-        return Err(Failure::bad_request("spec.expirationSeconds: may not specify a duration less than 10 minutes"));
+        return Err(Failure::bad_request(
+            "spec.expirationSeconds: may not specify a duration less than 10 minutes",
+        ));
     }
     let bound = bound(server, ask, &request["spec"]["boundObjectRef"])?;
     let now = server.0.clock.now();
@@ -151,7 +153,9 @@ fn bound(server: &ApiServer, ask: &Ask, reference: &Value) -> Result<Option<Stri
     let found = server.0.store.get("secrets", &Key::new(ask.namespace(), name));
     let Some(found) = found else { return Err(Failure::not_found(kind, name)) };
     if reference["uid"].as_str().is_some_and(|uid| !uid.is_empty() && uid != found.uid()) {
-        return Err(Failure::bad_request("the UID in the bound object reference does not match the UID in record"));
+        return Err(Failure::bad_request(
+            "the UID in the bound object reference does not match the UID in record",
+        ));
     }
     Ok(Some(found.uid().to_owned()))
 }

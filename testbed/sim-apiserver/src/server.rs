@@ -30,8 +30,8 @@ use crate::read::Pages;
 use crate::request::{Media, Query, Route, Target, Verb, route};
 use crate::rights::Rights;
 use crate::store::Store;
-use crate::transport::tls::Authority;
 use crate::tokens::Tokens;
+use crate::transport::tls::Authority;
 use crate::user::User;
 use crate::{documents, options, read, review, watch, write};
 

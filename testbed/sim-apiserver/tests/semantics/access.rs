@@ -186,8 +186,10 @@ async fn a_secret_of_an_account_gets_its_token_and_takes_it_along() {
     let (_server, admin) = cluster();
     let (account, accounts, secrets) = account(&admin).await;
     let secret = |name: &str, uid: &str| {
-        object(json!({"type": "kubernetes.io/service-account-token", "metadata": {"name": name, "annotations": {
-            "kubernetes.io/service-account.name": "ccm", "kubernetes.io/service-account.uid": uid}}}))
+        object(
+            json!({"type": "kubernetes.io/service-account-token", "metadata": {"name": name, "annotations": {
+            "kubernetes.io/service-account.name": "ccm", "kubernetes.io/service-account.uid": uid}}}),
+        )
     };
     let uid = account.metadata.uid.unwrap();
     secrets.create(&PostParams::default(), &secret("ccm-token", &uid)).await.unwrap();

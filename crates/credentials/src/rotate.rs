@@ -1,0 +1,446 @@
+//! A token that ends is renewed by its own account, and a token that does not end is retired.
+//!
+//! ```text
+//! cloud-config ──► claims of its token ──► due at two thirds of its life ──► TokenRequest ──► tried ──► file, as a whole
+//! Secret <account>-token ──► when its token was last used ──► deleted, if that is two days ago
+//! ```
+
+use std::{
+    fmt, fs, io,
+    io::Write as _,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use base64::{
+    Engine as _,
+    engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
+};
+use cloud_config::{CloudConfig, Connection, Options, proxy::Environment};
+use jiff::{SignedDuration, Timestamp, civil::Date, tz::TimeZone};
+use kube::{Client, config::Kubeconfig};
+use secrecy::ExposeSecret as _;
+use serde_json::{Value, json};
+
+use crate::{
+    error::{Error, fault, one_line},
+    object, plan,
+};
+
+/// What a token of a service account says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Claims {
+    namespace: String,
+    account: String,
+    issued: Timestamp,
+    /// None for one that does not end.
+    ends: Option<Timestamp>,
+}
+
+impl Claims {
+    fn of(token: &str) -> Option<Self> {
+        let mut parts = token.split('.');
+        let payload = parts.nth(1).filter(|_| parts.count() == 1)?;
+        let payload: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()?;
+        let (namespace, account) =
+            payload["sub"].as_str()?.strip_prefix("system:serviceaccount:")?.split_once(':')?;
+        let time = |field: &str| Timestamp::from_second(payload[field].as_i64()?).ok();
+        let (namespace, account) = (namespace.to_owned(), account.to_owned());
+        Some(Self {
+            namespace,
+            account,
+            issued: time("iat").unwrap_or(Timestamp::UNIX_EPOCH),
+            ends: time("exp"),
+        })
+    }
+
+    /// The life that it was given, and when two thirds of it are over.
+    fn life(&self) -> Option<(SignedDuration, Timestamp)> {
+        let life = self.ends?.duration_since(self.issued);
+        Some((life, self.issued.checked_add(life * 2 / 3).ok()?))
+    }
+}
+
+/// What became of a renewal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Renewed {
+    /// The new token ends then.
+    Until(String),
+    /// It is too early; the token is due then.
+    DueAt(Timestamp),
+}
+
+/// A cloud-config after a look at its token.
+enum Looked {
+    /// With a new token, which was tried, and its end.
+    Fresh(String, String),
+    DueAt(Timestamp),
+}
+
+/// Where a cloud-config is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    File(PathBuf),
+    /// Namespace, name and key of a Secret in the guest cluster.
+    Secret(String, String, String),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(file) => write!(f, "{}", file.display()),
+            Self::Secret(namespace, name, key) => write!(f, "Secret {namespace}/{name}, key {key}"),
+        }
+    }
+}
+
+/// Renews the token in a file, if it is due or `at_once`. The file changes as a whole.
+pub(crate) async fn renew_file(
+    file: &Path,
+    at_once: bool,
+    options: &Options,
+    now: Timestamp,
+) -> Result<Renewed, Error> {
+    let name = file.display().to_string();
+    let text = fs::read_to_string(file).map_err(|error| fault(format!("read {name}: {error}")))?;
+    match look(&text, &name, at_once, options, now).await? {
+        Looked::DueAt(due) => Ok(Renewed::DueAt(due)),
+        Looked::Fresh(text, end) => {
+            write(file, &text).map_err(|error| fault(format!("write {name}: {error}; it is as it was")))?;
+            Ok(Renewed::Until(end))
+        }
+    }
+}
+
+/// Renews the token in a Secret of the guest cluster, if it is due or `at_once`.
+pub(crate) async fn renew_secret(
+    guest: &Client,
+    place: &Place,
+    at_once: bool,
+    options: &Options,
+    now: Timestamp,
+) -> Result<Renewed, Error> {
+    let Place::Secret(namespace, name, key) = place else {
+        return Err(fault(format!("{place} is no Secret")));
+    };
+    let like =
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": namespace}});
+    let mut secret =
+        object::get(guest, &like).await?.ok_or_else(|| fault(format!("{place} is not there")))?;
+    let data = secret["data"][key].as_str().and_then(|data| STANDARD.decode(data).ok());
+    let text = data.and_then(|data| String::from_utf8(data).ok());
+    let text = text.ok_or_else(|| fault(format!("{place} holds no text")))?;
+    match look(&text, &place.to_string(), at_once, options, now).await? {
+        Looked::DueAt(due) => Ok(Renewed::DueAt(due)),
+        Looked::Fresh(text, end) => {
+            secret["data"][key] = STANDARD.encode(text).into();
+            // of the version that was read: what somebody else has put there meanwhile stays
+            object::replace(guest, &secret).await?;
+            Ok(Renewed::Until(end))
+        }
+    }
+}
+
+/// Asks for a new token with the rights of the old one, and tries it.
+async fn look(
+    text: &str,
+    name: &str,
+    at_once: bool,
+    options: &Options,
+    now: Timestamp,
+) -> Result<Looked, Error> {
+    let parse = |text: &str| {
+        let config = CloudConfig::parse(text, name, &Environment::of_process());
+        config.map_err(|error| fault(error.to_string()))
+    };
+    let config = parse(text)?;
+    let token = token(text, &config.context).ok_or_else(|| fault(format!("{name} holds no token")))?;
+    let claims = Claims::of(&token).ok_or_else(|| {
+        fault(format!("the token of {name} is of no service account of Harvester: only these are renewed"))
+    })?;
+    let Claims { account, namespace, .. } = &claims;
+    let Some((life, due)) = claims.life() else {
+        return Err(fault(format!(
+            "the token of {name} does not end, so it cannot be renewed; make one that can: cloud-config generate --rotate \
+             {account} {namespace}"
+        )));
+    };
+    if now < due && !at_once {
+        return Ok(Looked::DueAt(due));
+    }
+    let question = plan::token_request(account, life);
+    let answer = object::token(&client(&config, options)?, namespace, account, &question).await;
+    let answer = answer.map_err(|error| {
+        fault(match &error {
+            kube::Error::Api(status) if status.code == 401 => format!(
+                "Harvester refuses the token of {name}: it has ended, or Secret {} of namespace {namespace} was deleted; make \
+                 another: cloud-config generate --rotate {account} {namespace}",
+                plan::anchor_name(account)
+            ),
+            _ => format!("ask for a token of {namespace}/{account}: {}", one_line(&error)),
+        })
+    })?;
+    let field = |field: &str| answer["status"][field].as_str().unwrap_or_default().to_owned();
+    let fresh = text.replace(&token, &field("token"));
+    let tried = client(&parse(&fresh)?, options)?.apiserver_version().await;
+    tried.map_err(|error| fault(format!("Harvester does not take the new token: {}", one_line(&error))))?;
+    Ok(Looked::Fresh(fresh, field("expirationTimestamp")))
+}
+
+fn client(config: &CloudConfig, options: &Options) -> Result<Client, Error> {
+    Ok(Connection::open(config, options).map_err(|error| fault(error.to_string()))?.client())
+}
+
+/// The token of the context's user.
+fn token(text: &str, context: &str) -> Option<String> {
+    let kubeconfig = Kubeconfig::from_yaml(text).ok()?;
+    let context = kubeconfig.contexts.into_iter().find(|named| named.name == context)?.context?;
+    let user = kubeconfig.auth_infos.into_iter().find(|named| Some(&named.name) == context.user.as_ref())?;
+    let token = user.auth_info?.token?.expose_secret().to_owned();
+    (!token.is_empty()).then_some(token)
+}
+
+/// Puts the text into the file as a whole, for its owner alone to read.
+fn write(file: &Path, text: &str) -> io::Result<()> {
+    let mut beside = file.as_os_str().to_owned();
+    beside.push(".new");
+    let beside = PathBuf::from(beside);
+    match fs::remove_file(&beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut fresh = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+    fresh.write_all(text.as_bytes())?;
+    fresh.sync_all()?;
+    fs::rename(&beside, file)
+}
+
+/// A token that was used less than so many days ago is in use.
+const UNUSED_DAYS: i32 = 2;
+const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
+
+/// Whether a token that does not end may be deleted: a refusal says why not. Kubernetes notes the day of the last use, and
+/// since when it notes it.
+fn may_retire(last_used: Option<&str>, since: Option<&str>, today: Date) -> Result<(), String> {
+    let age = |day: &str| {
+        let day: Date = day.parse().ok()?;
+        Some(today.since(day).ok()?.get_days())
+    };
+    match (last_used, since) {
+        (Some(day), _) => match age(day) {
+            Some(days) if days >= UNUSED_DAYS => Ok(()),
+            Some(_) => Err(format!(
+                "it was last used on {day}: something still has it; wait until it has not been used for two days"
+            )),
+            None => Err(format!("Kubernetes notes {day:?} as the day of its last use, which is no day")),
+        },
+        (None, Some(day)) if age(day).is_some_and(|days| days >= UNUSED_DAYS) => Ok(()),
+        (None, Some(day)) => {
+            Err(format!("Kubernetes notes the use of tokens only since {day}: wait two days"))
+        }
+        (None, None) => Err(
+            "this Kubernetes does not note when tokens are used, so nobody knows whether something has it"
+                .to_owned(),
+        ),
+    }
+}
+
+/// Deletes the token of an account that does not end, if nothing uses it. Returns the Secret's name.
+pub(crate) async fn retire(
+    client: &Client,
+    namespace: &str,
+    account: &str,
+    now: Timestamp,
+) -> Result<String, Error> {
+    let name = plan::secret_name(account);
+    let like =
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": namespace}});
+    let Some(secret) = object::get(client, &like).await? else {
+        return Err(fault(format!("there is no Secret {name} in namespace {namespace}: nothing to retire")));
+    };
+    let tracking = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "kube-apiserver-legacy-service-account-token-tracking", "namespace": "kube-system"}});
+    let since = object::get(client, &tracking).await?;
+    let since = since.as_ref().and_then(|map| map["data"]["since"].as_str());
+    let last_used = secret["metadata"]["labels"][LAST_USED].as_str();
+    may_retire(last_used, since, now.to_zoned(TimeZone::UTC).date())
+        .map_err(|why| fault(format!("Secret {name} of namespace {namespace} stays: {why}")))?;
+    object::delete(client, &secret).await?;
+    Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use sim_apiserver::{ApiServer, User};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::request::{Format, Part, Request};
+
+    fn jwt(payload: &Value) -> String {
+        format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(payload.to_string()))
+    }
+
+    #[test]
+    fn a_token_is_due_at_two_thirds_of_its_life() {
+        let claims = json!({"sub": "system:serviceaccount:vms:demo", "iat": 1000, "exp": 4000});
+        let claims = Claims::of(&jwt(&claims)).unwrap();
+        assert_eq!((claims.namespace.as_str(), claims.account.as_str()), ("vms", "demo"));
+        let (life, due) = claims.life().unwrap();
+        assert_eq!((life.as_secs(), due.as_second()), (3000, 3000));
+        let lasting = json!({"sub": "system:serviceaccount:vms:demo"});
+        assert_eq!(Claims::of(&jwt(&lasting)).unwrap().life(), None);
+        for odd in ["", "a.b", "kubeconfig-user:secret", "a.!.c", "e30.e30.e30", "a.e30.b.c"] {
+            assert_eq!(Claims::of(odd), None, "{odd}");
+        }
+    }
+
+    #[rstest]
+    #[case::long_ago(Some("2026-01-01"), None, true)]
+    #[case::two_days_ago(Some("2026-01-08"), None, true)]
+    #[case::yesterday(Some("2026-01-09"), Some("2025-01-01"), false)]
+    #[case::tomorrow(Some("2026-01-11"), None, false)]
+    #[case::never(None, Some("2025-01-01"), true)]
+    #[case::not_noted_for_long(None, Some("2026-01-09"), false)]
+    #[case::not_noted(None, None, false)]
+    #[case::odd(Some("soon"), Some("2025-01-01"), false)]
+    fn a_token_is_retired_only_when_nothing_has_used_it_for_two_days(
+        #[case] last_used: Option<&str>,
+        #[case] since: Option<&str>,
+        #[case] retires: bool,
+    ) {
+        assert_eq!(may_retire(last_used, since, "2026-01-10".parse().unwrap()).is_ok(), retires);
+    }
+
+    struct Harvester {
+        server: ApiServer,
+        folder: tempfile::TempDir,
+        address: std::net::SocketAddr,
+    }
+
+    /// A Harvester with account `vms/demo`, which may make tokens for itself.
+    async fn harvester() -> Harvester {
+        // another test may have been quicker
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let server = ApiServer::builder().namespace("vms").build();
+        let admin = server.client(User::admin());
+        let request = request();
+        let account = object::create(&admin, &plan::account(&request).1).await.unwrap();
+        for step in plan::rotation(&request, account["metadata"]["uid"].as_str().unwrap()) {
+            let plan::Step::Ensure { object, .. } = step else { panic!("{step:?}") };
+            object::create(&admin, &object).await.unwrap();
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let serving = server.clone();
+        tokio::spawn(async move { serving.serve(listener).await });
+        Harvester { server, folder: tempfile::tempdir().unwrap(), address }
+    }
+
+    fn request() -> Request {
+        Request {
+            part: Part::CloudProvider,
+            account: "demo".to_owned(),
+            namespace: "vms".to_owned(),
+            format: Format::Kubeconfig,
+            server: None,
+            least: false,
+            keep: false,
+            check: true,
+            rotate: Some(SignedDuration::from_hours(1)),
+        }
+    }
+
+    impl Harvester {
+        /// A cloud-config with a token that ends.
+        async fn file(&self) -> PathBuf {
+            let question = plan::token_request("demo", SignedDuration::from_hours(1));
+            let admin = self.server.client(User::admin());
+            let answer = object::token(&admin, "vms", "demo", &question).await.unwrap();
+            let user = User::service_account("vms", "demo");
+            let (text, old) = (self.server.kubeconfig(user.clone(), self.address), self.server.token(&user));
+            let file = self.folder.path().join("cloud-config");
+            fs::write(&file, text.replace(&old, answer["status"]["token"].as_str().unwrap())).unwrap();
+            file
+        }
+
+        async fn renew(&self, file: &Path, at_once: bool) -> Result<Renewed, String> {
+            let outcome = renew_file(file, at_once, &Options::named("test"), Timestamp::now()).await;
+            outcome.map_err(|error| error.to_string())
+        }
+    }
+
+    #[tokio::test]
+    async fn an_account_renews_its_own_token_in_its_file() {
+        let harvester = harvester().await;
+        let file = harvester.file().await;
+        let before = fs::read_to_string(&file).unwrap();
+        assert!(matches!(harvester.renew(&file, false).await.unwrap(), Renewed::DueAt(_)));
+        assert_eq!(fs::read_to_string(&file).unwrap(), before);
+        assert!(matches!(harvester.renew(&file, true).await.unwrap(), Renewed::Until(_)));
+        assert_ne!(fs::read_to_string(&file).unwrap(), before);
+        harvester.renew(&file, true).await.unwrap();
+        assert_eq!(fs::read_dir(harvester.folder.path()).unwrap().count(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_token_in_a_secret_of_the_guest_cluster_is_renewed_there() {
+        let harvester = harvester().await;
+        let text = fs::read_to_string(harvester.file().await).unwrap();
+        let guest = ApiServer::builder().build().client(User::admin());
+        let mut secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hcp", "namespace": "kube-system"},
+            "data": {"cloud-config": STANDARD.encode(&text), "other": "YQ=="}});
+        object::create(&guest, &secret).await.unwrap();
+        let renew = async |name: &str, at_once| {
+            let place = Place::Secret("kube-system".to_owned(), name.to_owned(), "cloud-config".to_owned());
+            let now = Timestamp::now();
+            let outcome = renew_secret(&guest, &place, at_once, &Options::named("test"), now).await;
+            outcome.map_err(|error| error.to_string())
+        };
+        assert!(matches!(renew("hcp", false).await.unwrap(), Renewed::DueAt(_)));
+        assert!(matches!(renew("hcp", true).await.unwrap(), Renewed::Until(_)));
+        let found = object::get(&guest, &secret).await.unwrap().unwrap();
+        assert_ne!(found["data"]["cloud-config"], secret["data"]["cloud-config"].take());
+        assert_eq!(found["data"]["other"], "YQ==");
+        assert!(renew("absent", true).await.unwrap_err().contains("is not there"));
+    }
+
+    #[tokio::test]
+    async fn who_deletes_the_anchor_ends_all_tokens_and_the_file_stays_as_it_is() {
+        let harvester = harvester().await;
+        let file = harvester.file().await;
+        let before = fs::read_to_string(&file).unwrap();
+        let admin = harvester.server.client(User::admin());
+        let like = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "demo-credentials", "namespace": "vms"}});
+        let anchor = object::get(&admin, &like).await.unwrap().unwrap();
+        object::delete(&admin, &anchor).await.unwrap();
+        let told = harvester.renew(&file, true).await.unwrap_err();
+        assert!(told.contains("cloud-config generate --rotate demo vms"), "{told}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), before);
+    }
+
+    #[tokio::test]
+    async fn a_lasting_token_is_retired_once_nothing_uses_it() {
+        let harvester = harvester().await;
+        let admin = harvester.server.client(User::admin());
+        let now: Timestamp = "2026-01-10T12:00:00Z".parse().unwrap();
+        let account = object::get(&admin, &plan::account(&request()).1).await.unwrap().unwrap();
+        let mut secret = plan::secret(&request(), account["metadata"]["uid"].as_str().unwrap());
+        for (day, retires) in [("2026-01-09", false), ("2026-01-08", true)] {
+            secret["metadata"]["labels"][LAST_USED] = day.into();
+            // the second time it is there
+            let written = object::create(&admin, &secret).await;
+            if written.is_err() {
+                let found = object::get(&admin, &secret).await.unwrap().unwrap();
+                let mut found = found;
+                found["metadata"]["labels"][LAST_USED] = day.into();
+                object::replace(&admin, &found).await.unwrap();
+            }
+            let outcome = retire(&admin, "vms", "demo", now).await.map_err(|error| error.to_string());
+            assert_eq!(outcome.is_ok(), retires, "{outcome:?}");
+        }
+        let told = retire(&admin, "vms", "demo", now).await.unwrap_err().to_string();
+        assert!(told.contains("nothing to retire"), "{told}");
+    }
+}

@@ -243,23 +243,23 @@ ensure_rights() {
     if [ "$part" = csi ] && [ -z "$least" ]; then
         ensure_binding ClusterRoleBinding "$wide" '' ClusterRole harvesterhci.io:csi-driver
     elif [ "$part" = csi ]; then
-        # the role of Harvester in the VMs' namespace alone, and what the driver needs elsewhere
+        # the role of Harvester in the VMs' namespace alone, and what the driver needs elsewhere; no account's name has a colon
         shared=harvester-csi-driver-least
-        ensure_binding RoleBinding "$wide-csi" "$namespace" ClusterRole harvesterhci.io:csi-driver
+        ensure_binding RoleBinding "$wide:csi-driver" "$namespace" ClusterRole harvesterhci.io:csi-driver
         ensure_role ClusterRole '' '[
             {"apiGroups": ["storage.k8s.io"], "resources": ["storageclasses"], "verbs": ["get", "list", "watch"]},
             {"apiGroups": ["snapshot.storage.k8s.io"], "resources": ["volumesnapshotclasses"], "verbs": ["get"]},
             {"apiGroups": ["harvesterhci.io"], "resources": ["settings"],
              "resourceNames": ["csi-driver-config", "csi-online-expand-validation"], "verbs": ["get"]}]'
-        ensure_binding ClusterRoleBinding "$wide-csi" '' ClusterRole "$shared"
+        ensure_binding ClusterRoleBinding "$wide:csi-driver" '' ClusterRole "$shared"
         ensure_role Role harvester-system '[
             {"apiGroups": ["harvesterhci.io"], "resources": ["networkfilesystems"],
              "verbs": ["get", "list", "watch", "create", "patch", "delete"]}]'
-        ensure_binding RoleBinding "$wide-csi" harvester-system Role "$shared"
+        ensure_binding RoleBinding "$wide:csi-driver" harvester-system Role "$shared"
         found=$(object namespace longhorn-system)
         if [ -n "$found" ]; then
             ensure_role Role longhorn-system '[{"apiGroups": ["longhorn.io"], "resources": ["volumes"], "verbs": ["get"]}]'
-            ensure_binding RoleBinding "$wide-csi" longhorn-system Role "$shared"
+            ensure_binding RoleBinding "$wide:csi-driver" longhorn-system Role "$shared"
         fi
         tell_of_wide "$wide" harvesterhci.io:csi-driver
     fi

@@ -54,7 +54,8 @@ pub(crate) fn rights(request: &Request) -> Vec<Step> {
         (Part::CloudProvider, _) => {}
         (Part::CsiDriver, false) => steps.push(binding(request, &name, None, "ClusterRole", CSI_DRIVER)),
         (Part::CsiDriver, true) => {
-            let split = format!("{name}-csi");
+            // no account's name has a colon
+            let split = format!("{name}:csi-driver");
             steps.push(binding(request, &split, own, "ClusterRole", CSI_DRIVER));
             steps.push(role(None, &wide_rules()));
             steps.push(binding(request, &split, None, "ClusterRole", LEAST));
@@ -131,7 +132,7 @@ pub(crate) fn anchor_name(account: &str) -> String {
 /// What an account needs that renews its own token.
 pub(crate) fn rotation(request: &Request, uid: &str) -> Vec<Step> {
     let Request { account, namespace, .. } = request;
-    let (anchor, name) = (anchor_name(account), format!("{namespace}-{account}-token"));
+    let (anchor, name) = (anchor_name(account), format!("{namespace}-{account}:token"));
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
         "metadata": {"name": anchor, "namespace": namespace, "ownerReferences": [
@@ -292,9 +293,9 @@ mod tests {
         assert_eq!(all[1], "ClusterRoleBinding -/vms-demo harvesterhci.io:csi-driver");
         let least = made(&request(Part::CsiDriver, "vms", "demo", true));
         let wide: Vec<_> = least.iter().filter(|one| one.starts_with("ClusterRoleBinding")).collect();
-        assert_eq!(wide, ["ClusterRoleBinding -/vms-demo-csi harvester-csi-driver-least"]);
+        assert_eq!(wide, ["ClusterRoleBinding -/vms-demo:csi-driver harvester-csi-driver-least"]);
         assert!(
-            least.contains(&"RoleBinding vms/vms-demo-csi harvesterhci.io:csi-driver".to_owned()),
+            least.contains(&"RoleBinding vms/vms-demo:csi-driver harvesterhci.io:csi-driver".to_owned()),
             "{least:?}"
         );
     }

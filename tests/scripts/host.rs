@@ -44,7 +44,7 @@ pub(crate) struct Host {
     folder: TempDir,
     pub(crate) server: ApiServer,
     pub(crate) address: String,
-    kubectl: PathBuf,
+    pub(crate) kubectl: PathBuf,
     jq: PathBuf,
 }
 
@@ -130,10 +130,15 @@ impl Host {
         Some(host)
     }
 
+    /// The administrator's.
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.folder.path().join("harvester")
+    }
+
     /// kubectl as the administrator; what it prints.
     pub(crate) async fn kubectl(&self, arguments: &str) -> (bool, String) {
         let mut command = Command::new(&self.kubectl);
-        command.env("KUBECONFIG", self.folder.path().join("harvester")).env("HOME", self.folder.path());
+        command.env("KUBECONFIG", self.kubeconfig()).env("HOME", self.folder.path());
         let told = command.args(arguments.split(' ')).stdin(Stdio::null()).output().await.unwrap();
         (
             told.status.success(),
@@ -206,7 +211,7 @@ impl Host {
         } else {
             command.arg("-s");
         }
-        let kubeconfig = how.kubeconfig.map_or_else(|| self.folder.path().join("harvester"), PathBuf::from);
+        let kubeconfig = how.kubeconfig.map_or_else(|| self.kubeconfig(), PathBuf::from);
         command.args(arguments.split(' ').filter(|word| !word.is_empty())).current_dir(&work).env_clear();
         command.envs([("PATH", path.as_str()), ("LANG", "de_DE.UTF-8")]);
         command.env("KUBECONFIG", kubeconfig).env("TMPDIR", &temporary).env("HOME", home);
@@ -229,7 +234,7 @@ impl Host {
     pub(crate) async fn cloud_config(&self, folder: &Path, arguments: &str) -> (Option<i32>, String, String) {
         let mut command = Command::new(binary());
         command.arg("cloud-config").args(arguments.split(' ')).current_dir(folder);
-        command.env("KUBECONFIG", self.folder.path().join("harvester")).stdin(Stdio::null());
+        command.env("KUBECONFIG", self.kubeconfig()).stdin(Stdio::null());
         let told = command.output().await.unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         (told.status.code(), text(told.stdout), text(told.stderr))
@@ -243,7 +248,7 @@ impl Host {
     }
 }
 
-fn below(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn below(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

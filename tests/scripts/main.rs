@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 mod host;
+mod interrupted;
 mod rights;
 mod same;
 mod text;

@@ -8,7 +8,7 @@ use std::{
     process::{Command as Blocking, Stdio},
 };
 
-use k8s_openapi::serde_json::{Value, json};
+use k8s_openapi::serde_json::{Value, from_str, json};
 use outside_tools::Tool;
 use sim_apiserver::{ApiServer, User};
 use tempfile::TempDir;
@@ -157,7 +157,7 @@ impl Host {
     pub(crate) async fn get(&self, what: &str) -> Value {
         let (found, told) = self.kubectl(&format!("get {what} -o json")).await;
         assert!(found, "{told}");
-        k8s_openapi::serde_json::from_str(&told).unwrap()
+        from_str(&told).unwrap()
     }
 
     /// Whether the account may do this: verb, resource with its group, `-n` and a namespace.
@@ -188,7 +188,7 @@ impl Host {
             fs::create_dir(&path).unwrap();
             path
         };
-        let (work, temporary, programs, home) = (at("work"), at("temporary"), at("programs"), at("home"));
+        let (work, temporary, programs) = (at("work"), at("temporary"), at("programs"));
         symlink(&self.kubectl, programs.join("kubectl")).unwrap();
         symlink(&self.jq, programs.join("jq")).unwrap();
         if how.binary {
@@ -214,7 +214,7 @@ impl Host {
         let kubeconfig = how.kubeconfig.map_or_else(|| self.kubeconfig(), PathBuf::from);
         command.args(arguments.split(' ').filter(|word| !word.is_empty())).current_dir(&work).env_clear();
         command.envs([("PATH", path.as_str()), ("LANG", "de_DE.UTF-8")]);
-        command.env("KUBECONFIG", kubeconfig).env("TMPDIR", &temporary).env("HOME", home);
+        command.env("KUBECONFIG", kubeconfig).env("TMPDIR", &temporary).env("HOME", self.folder.path());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();

@@ -23,7 +23,10 @@ async fn every_shell_prints_the_same_piped_or_from_a_file_and_with_the_tools_of_
     let Some(host) = Host::open().await else { return };
     let mut expected: Option<String> = None;
     for (index, shell) in shells().into_iter().enumerate() {
-        for (file, bsd) in [(false, false), (true, false), (false, true)] {
+        // all three once, and of the others what asks most
+        let ways: &[_] =
+            if index == 0 { &[(false, false), (true, false), (false, true)] } else { &[(false, true)] };
+        for (file, bsd) in ways.iter().copied() {
             let how = How { shell: shell.clone(), file, bsd, ..How::default() };
             let account = format!("demo-{index}-{}{}", u8::from(file), u8::from(bsd));
             let told = host.works(&how, ADDON, &format!("{account} vms")).await;
@@ -46,8 +49,7 @@ async fn the_binary_prints_and_makes_what_the_script_does() {
     for (index, (name, options)) in [
         (ADDON, String::new()),
         (ADDON, format!("--server {address} --format rke-addon --no-check")),
-        (ADDON, "--format=kubeconfig".to_owned()),
-        ("generate_kubeconfig.sh", String::new()),
+        ("generate_kubeconfig.sh", "--format=kubeconfig".to_owned()),
         ("generate_addon_csi.sh", format!("--server={address}")),
         ("generate_addon_csi.sh", format!("RKE2 --server={address} --least")),
     ]

@@ -175,6 +175,24 @@ async fn an_address_whose_certificate_is_another_ones_is_told() {
     }
 }
 
+/// Rancher stands before Harvester with a certificate of its own: the account's authority is not the one.
+#[tokio::test(flavor = "multi_thread")]
+async fn where_another_certificate_answers_the_authority_is_the_administrators() {
+    let (Some(host), Some(other)) = (Host::open().await, Host::open().await) else { return };
+    let first = host.works(&How::default(), ADDON, "demo vms").await;
+    let good = after(&first.out, "certificate-authority-data: ").to_owned();
+    let theirs = other.works(&How::default(), ADDON, "demo vms").await;
+    let theirs = after(&theirs.out, "certificate-authority-data: ");
+    assert_ne!(good, theirs);
+    let patch = format!("patch secret demo-token -n vms -p {{\"data\":{{\"ca.crt\":\"{theirs}\"}}}}");
+    let (done, told) = host.kubectl(&patch).await;
+    assert!(done, "{told}");
+    for binary in [false, true] {
+        let told = host.works(&How { binary, ..How::default() }, ADDON, "demo vms").await;
+        assert_eq!(after(&told.out, "certificate-authority-data: "), good);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn without_its_arguments_a_script_says_how_it_is_called_and_does_nothing() {
     let Some(host) = Host::open().await else { return };

@@ -86,9 +86,9 @@ impl Run<'_> {
         Ok(self.progress.flush()?)
     }
 
-    #[expect(clippy::print_stderr, reason = "this is the command line")]
     fn note(&self, text: impl Display) {
-        eprintln!("{}: note: {text}", self.program);
+        // a closed terminal is no reason to fail
+        writeln!(io::stderr(), "{}: note: {text}", self.program).ok();
     }
 
     /// Makes what is needed; returns the result in the form that was asked for.

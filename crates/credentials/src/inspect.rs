@@ -165,10 +165,12 @@ fn life(end: Expiry, now: Timestamp) -> String {
         Expiry::At(end) => {
             let left = end.duration_since(now);
             let days = left.as_hours() / 24;
-            match () {
-                () if left <= SignedDuration::ZERO => format!("ended at {end}"),
-                () if days > 0 => format!("ends at {end}, in {days} days"),
-                () => format!("ends at {end}, in {} hours", left.as_hours()),
+            if left <= SignedDuration::ZERO {
+                format!("ended at {end}")
+            } else if days > 0 {
+                format!("ends at {end}, in {days} days")
+            } else {
+                format!("ends at {end}, in {} hours", left.as_hours())
             }
         }
     }

@@ -366,7 +366,8 @@ mod tests {
         }
 
         async fn renew(&self, file: &Path, at_once: bool) -> Result<Renewed, String> {
-            let outcome = renew_file(file, at_once, &Options::named("test"), Timestamp::now()).await;
+            let outcome =
+                renew_file(file, at_once, &Options::named("test"), program::Clock::system().now()).await;
             outcome.map_err(|error| error.to_string())
         }
     }
@@ -394,7 +395,7 @@ mod tests {
         object::create(&guest, &secret).await.unwrap();
         let renew = async |name: &str, at_once| {
             let place = Place::Secret("kube-system".to_owned(), name.to_owned(), "cloud-config".to_owned());
-            let now = Timestamp::now();
+            let now = program::Clock::system().now();
             let outcome = renew_secret(&guest, &place, at_once, &Options::named("test"), now).await;
             outcome.map_err(|error| error.to_string())
         };

@@ -203,8 +203,10 @@ impl Run<'_> {
                 env::var_os("PATH").unwrap_or_default()
             }
         };
-        if let Err(error) = tools::ensure_promtool() {
-            self.left_out.push(format!("Left out: the Prometheus rules in Prometheus itself: {error:#}"));
+        for (program, what) in tools::OF_DEBIAN {
+            if let Err(error) = tools::ensure_of_debian(program) {
+                self.left_out.push(format!("Left out: {what}: {error:#}"));
+            }
         }
         let (mut real, mut others) = (Vec::new(), Vec::new());
         for program in &self.built.tests {

@@ -43,11 +43,13 @@ pub(crate) fn run() -> Result<bool> {
             println!("{:<24} missing: {error:#}", "xfsprogs");
         }
     }
-    match ensure_promtool() {
-        Ok(()) => println!("{:<24} there", "promtool"),
-        Err(error) => {
-            complete = false;
-            println!("{:<24} missing: {error:#}", "promtool");
+    for (program, _) in OF_DEBIAN {
+        match ensure_of_debian(program) {
+            Ok(()) => println!("{program:<24} there"),
+            Err(error) => {
+                complete = false;
+                println!("{program:<24} missing: {error:#}");
+            }
         }
     }
     Ok(complete)
@@ -113,12 +115,19 @@ pub(crate) fn ensure_xfsprogs() -> Result<PathBuf> {
     script("xfsprogs.sh", &[]).map(PathBuf::from)
 }
 
-/// Makes sure that there is promtool, which the tests of the Prometheus rules run.
+/// Programs out of Debian's packages, and what is tested with them.
+pub(crate) const OF_DEBIAN: [(&str, &str); 3] = [
+    ("promtool", "the Prometheus rules in Prometheus itself"),
+    ("shellcheck", "the scripts of deploy/ in shellcheck"),
+    ("busybox", "the scripts of deploy/ under busybox"),
+];
+
+/// Makes sure that there is a program of [`OF_DEBIAN`].
 ///
 /// # Errors
 /// Says what this machine lacks.
-pub(crate) fn ensure_promtool() -> Result<()> {
-    script("debian-program.sh", &["promtool"]).map(drop)
+pub(crate) fn ensure_of_debian(program: &str) -> Result<()> {
+    script("debian-program.sh", &[program]).map(drop)
 }
 
 /// What a script in `tests` prints, one line.

@@ -13,7 +13,7 @@ pub(crate) fn fault(text: impl Into<String>) -> Error {
 
 impl From<kube::Error> for Error {
     fn from(error: kube::Error) -> Self {
-        Self(one_line(&error))
+        Self(sentence(&error))
     }
 }
 
@@ -23,8 +23,16 @@ impl From<io::Error> for Error {
     }
 }
 
+/// What a server or the way to it says, without the object that it says it by.
+pub(crate) fn sentence(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => format!("{} ({})", status.message, status.code),
+        _ => one_line(error),
+    }
+}
+
 /// An error with what it stands on.
-pub(crate) fn one_line(error: &dyn std::error::Error) -> String {
+fn one_line(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{
-    error::{Error, fault, one_line},
+    error::{Error, fault, sentence},
     object,
     output::{self, Content},
     plan::{self, Step, Verdict},
@@ -145,7 +145,7 @@ impl Run<'_> {
             let found = object::get(client, &like).await.map_err(|error| {
                 fault(format!(
                     "the cluster of context {context} cannot be read at {server}: {}",
-                    one_line(&error)
+                    sentence(&error)
                 ))
             })?;
             if found.is_none() {
@@ -363,7 +363,7 @@ impl Run<'_> {
                 Err(kube::Error::Api(status)) => !matches!(status.code, 401 | 403),
                 Err(_) => true,
             };
-            let outcome = outcome.map_err(|error| one_line(&error));
+            let outcome = outcome.map_err(|error| sentence(&error));
             if is_final || attempt == TRIES_FOR_CHECK {
                 return outcome;
             }

@@ -12,10 +12,12 @@ use program::capabilities::Right;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::{error::one_line, object, request::Part};
+use crate::{error::sentence, object, request::Part};
 
 /// Questions that are asked at once.
 const AT_ONCE: usize = 8;
+
+const REFUSED: &str = "the server refuses the credential (401): it has ended or was revoked";
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -120,7 +122,8 @@ pub(crate) async fn inspect(config: &CloudConfig, part: Part, options: &Options,
     };
     report.answer = match client.apiserver_version().await {
         Ok(version) => Ok(version.git_version),
-        Err(error) => Err(one_line(&error)),
+        Err(kube::Error::Api(status)) if status.code == 401 => Err(REFUSED.to_owned()),
+        Err(error) => Err(sentence(&error)),
     };
     if report.answer.is_err() {
         return report;
@@ -131,8 +134,7 @@ pub(crate) async fn inspect(config: &CloudConfig, part: Part, options: &Options,
     report.user = match object::create(&client, &question).await {
         Ok(answer) => answer["status"]["userInfo"]["username"].as_str().map(str::to_owned),
         Err(kube::Error::Api(status)) if status.code == 401 => {
-            let text = format!("the server refuses the credential (401): {}", status.message);
-            return Report { answer: Err(text), ..report };
+            return Report { answer: Err(REFUSED.to_owned()), ..report };
         }
         Err(_) => None,
     };
@@ -169,8 +171,10 @@ fn life(end: Expiry, now: Timestamp) -> String {
                 format!("ended at {end}")
             } else if days > 0 {
                 format!("ends at {end}, in {days} days")
-            } else {
+            } else if left.as_hours() > 0 {
                 format!("ends at {end}, in {} hours", left.as_hours())
+            } else {
+                format!("ends at {end}, in {} minutes", left.as_mins())
             }
         }
     }
@@ -222,6 +226,7 @@ mod tests {
     #[rstest]
     #[case::past(-60, "ended at 2026-01-01T00:00:00Z")]
     #[case::hours(7200, "ends at 2026-01-01T02:01:00Z, in 2 hours")]
+    #[case::minutes(120, "ends at 2026-01-01T00:03:00Z, in 2 minutes")]
     #[case::days(864_000, "ends at 2026-01-11T00:01:00Z, in 10 days")]
     fn an_end_is_said_in_words(#[case] seconds: i64, #[case] expected: &str) {
         let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
@@ -290,6 +295,8 @@ mod tests {
     async fn a_credential_that_is_refused_is_told_and_no_right_is_asked_for() {
         let (_server, config) = served("unknown").await;
         let report = report(&config, Part::CloudProvider).await;
-        assert!(report.answer.is_err() && report.rights.is_empty() && !report.is_good(), "{report:?}");
+        let why = report.answer.clone().unwrap_err();
+        assert!(why.starts_with("the server refuses the credential (401)"), "{why}");
+        assert!(report.rights.is_empty() && !report.is_good(), "{report:?}");
     }
 }

@@ -23,7 +23,7 @@ use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 
 use crate::{
-    error::{Error, fault, one_line},
+    error::{Error, fault, sentence},
     object, plan,
 };
 
@@ -177,13 +177,13 @@ async fn look(
                  another: cloud-config generate --rotate {account} {namespace}",
                 plan::anchor_name(account)
             ),
-            _ => format!("ask for a token of {namespace}/{account}: {}", one_line(&error)),
+            _ => format!("ask for a token of {namespace}/{account}: {}", sentence(&error)),
         })
     })?;
     let field = |field: &str| answer["status"][field].as_str().unwrap_or_default().to_owned();
     let fresh = text.replace(&token, &field("token"));
     let tried = client(&parse(&fresh)?, options)?.apiserver_version().await;
-    tried.map_err(|error| fault(format!("Harvester does not take the new token: {}", one_line(&error))))?;
+    tried.map_err(|error| fault(format!("Harvester does not take the new token: {}", sentence(&error))))?;
     Ok(Looked::Fresh(fresh, field("expirationTimestamp")))
 }
 

@@ -206,7 +206,7 @@ pub(crate) fn render(report: &Report) -> String {
         match granted {
             Some(true) => line("right", right),
             Some(false) => {
-                line("right", &format!("{right} IS MISSING: {without}; ClusterRole {role} grants it"))
+                line("right", &format!("{right} IS MISSING: {without}; ClusterRole {role} grants it"));
             }
             None => line("right", &format!("{right}: the server does not say")),
         }

@@ -77,12 +77,11 @@ async fn generate_addon_prints_what_is_documented() {
     let told = host.works(&How::default(), ADDON, "demo vms").await;
     let mut expected = DOCUMENTED.replace("SERVER", &host.address);
     for (word, name) in [
-        ("account uid: ", "UID"),
+        ("Service Account uid: ", "UID"),
         ("certificate-authority-data: ", "CA"),
         ("token: ", "TOKEN"),
         ("content: ", "CONTENT"),
     ] {
-        let word = if name == "UID" { "Service Account uid: " } else { word };
         expected = expected.replacen(name, after(&told.out, word), 1);
     }
     assert_eq!(told.out, expected);

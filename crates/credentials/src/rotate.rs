@@ -431,10 +431,8 @@ mod tests {
         for (day, retires) in [("2026-01-09", false), ("2026-01-08", true)] {
             secret["metadata"]["labels"][LAST_USED] = day.into();
             // the second time it is there
-            let written = object::create(&admin, &secret).await;
-            if written.is_err() {
-                let found = object::get(&admin, &secret).await.unwrap().unwrap();
-                let mut found = found;
+            if object::create(&admin, &secret).await.is_err() {
+                let mut found = object::get(&admin, &secret).await.unwrap().unwrap();
                 found["metadata"]["labels"][LAST_USED] = day.into();
                 object::replace(&admin, &found).await.unwrap();
             }

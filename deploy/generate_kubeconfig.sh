@@ -99,7 +99,7 @@ read_arguments() {
     esac
     case $server in
     '') ;;
-    *[!A-Za-z0-9._~:/%@[-]*) die "\"$server\" is no address: write it as https://192.0.2.1:6443" ;;
+    *[!]A-Za-z0-9._~:/%@[-]*) die "\"$server\" is no address: write it as https://192.0.2.1:6443" ;;
     https://?*) ;;
     *) die "\"$server\" is no address: write it as https://192.0.2.1:6443" ;;
     esac

@@ -213,6 +213,9 @@ async fn without_its_arguments_a_script_says_how_it_is_called_and_does_nothing()
         assert!(text.contains(part), "{arguments}: {text}");
     }
     assert_eq!(host.server.revision(), revision);
+    let of_ipv6 = "demo vms --no-check --format=kubeconfig --server https://[2001:db8::1]:6443";
+    let told = host.works(&How::default(), ADDON, of_ipv6).await;
+    assert!(told.out.contains("    server: https://[2001:db8::1]:6443\n"), "{}", told.out);
     let told = host.run(&How::default(), ADDON, "demo vms --help").await;
     assert!(told.code == Some(0) && told.out.contains("--no-check"), "{}", told.out);
 }

@@ -24,6 +24,7 @@ Parts, also chosen by the name of the program:
   cloud-config generate ACCOUNT NAMESPACE                     an account in Harvester for a guest cluster, its kubeconfig
   cloud-config inspect [FILE]                                 what such a kubeconfig is good for
   explain service NAMESPACE/NAME                              why a Service has its address, or has none
+  doctor                                                      what of both clusters is in order, and what is not
   dashboard                                                   a page that shows pools and load balancers as they change
   sandbox                                                     two simulated clusters on this machine, to try it all
 
@@ -40,6 +41,7 @@ enum Part {
     CsiDriver,
     CloudConfig,
     Explain,
+    Doctor,
     Dashboard,
     Sandbox,
 }
@@ -68,6 +70,7 @@ impl Part {
             "csi-driver" => Some(Self::CsiDriver),
             "cloud-config" => Some(Self::CloudConfig),
             "explain" => Some(Self::Explain),
+            "doctor" => Some(Self::Doctor),
             "dashboard" => Some(Self::Dashboard),
             "sandbox" => Some(Self::Sandbox),
             _ => None,
@@ -107,6 +110,7 @@ fn main() -> ExitCode {
         Part::CsiDriver => csi_driver::cli::main(args),
         Part::CloudConfig => credentials::cli::main(args),
         Part::Explain => diagnosis::cli::main(args),
+        Part::Doctor => diagnosis::doctor::cli::main(args),
         Part::Dashboard => dashboard::cli::main(args),
         Part::Sandbox => sandbox(args),
     }
@@ -132,6 +136,7 @@ mod tests {
     fn a_subcommand_chooses_the_part() {
         let part = |word: &str| Part::by_subcommand(OsStr::new(word));
         assert_eq!([part("explain"), part("node-driver")], [Some(Part::Explain), Some(Part::NodeDriver)]);
+        assert_eq!(part("doctor"), Some(Part::Doctor));
         assert_eq!([part("csi-driver"), part("dashboard")], [Some(Part::CsiDriver), Some(Part::Dashboard)]);
         assert_eq!(part("--cluster-name=explain"), None);
     }

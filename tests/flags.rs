@@ -23,6 +23,7 @@ fn the_document_of_flags_is_what_the_programs_parse() {
         credentials::cli::INSPECT,
         credentials::cli::ROTATE,
         diagnosis::cli::FLAGS,
+        diagnosis::doctor::cli::FLAGS,
         dashboard::cli::FLAGS,
     ];
     let sections = tables.iter().map(|table| format!("\n{}", table.markdown()));

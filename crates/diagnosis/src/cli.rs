@@ -21,7 +21,7 @@ use crate::{Assumed, Clusters, Error, explain, render};
 /// Name in usage texts and in the User-Agent.
 pub const PROGRAM: &str = "harvester-cloud-provider";
 const NO_SUCH_SERVICE: u8 = 3;
-const WRONG_ARGUMENTS: u8 = 2;
+pub(crate) const WRONG_ARGUMENTS: u8 = 2;
 
 /// The flags.
 pub const FLAGS: Table = Table {
@@ -226,12 +226,12 @@ fn split(args: Vec<String>) -> (Vec<String>, Vec<String>) {
     (words, flags)
 }
 
-fn complain(text: &str) {
+pub(crate) fn complain(text: &str) {
     // a parent that is gone is no reason to panic
     writeln!(io::stderr(), "{text}").ok();
 }
 
-fn failed(why: &str) -> ExitCode {
+pub(crate) fn failed(why: &str) -> ExitCode {
     complain(why);
     ExitCode::FAILURE
 }

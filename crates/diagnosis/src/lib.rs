@@ -12,6 +12,8 @@
 //! * `explain`: a pure function from what was read to the [`report`]; `headline` is its first sentence.
 //! * `text` prints the report for people; as JSON it is the shape that [`report`] documents.
 //!
+//! [`doctor`] looks at both clusters instead of at one Service.
+//!
 //! There is no second copy of a rule here: the crate calls the decisions of the cloud controller manager, of its service
 //! controller and of the load balancer.
 
@@ -19,6 +21,7 @@
 
 mod access;
 pub mod cli;
+pub mod doctor;
 mod explain;
 mod headline;
 mod read;

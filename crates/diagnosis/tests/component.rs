@@ -7,7 +7,9 @@ use std::sync::Arc;
 use cloud_provider::Duties;
 use controller_kit::ObjectKey;
 use diagnosis::{
-    Assumed, Clusters, Error, explain, render,
+    Assumed, Clusters, Error,
+    doctor::{Finding, Verdict, examine, facts::Config, read::read_with},
+    explain, render,
     report::{Report, State},
 };
 use futures::FutureExt as _;
@@ -325,6 +327,59 @@ component_tests! {
         let limited = refused(guest, nobody, "/api/v1/services");
         let report = system.explain_with(limited, harvester(), "shop/web").await.unwrap();
         assert_eq!((report.state, resources(&report)), (State::Served, vec!["services"]), "{}", render(&report));
+        system.stop().await;
+    }
+}
+
+/// What `doctor` finds in a system, by its cloud-config's rights.
+async fn examined(system: &System, harvester: Option<Client>) -> Vec<Finding> {
+    let config = Config {
+        file: "cloud-config".to_owned(),
+        server: "https://harvester.test:6443".to_owned(),
+        namespace: "team-a".to_owned(),
+        expiry: cloud_config::expiry::Expiry::Never,
+    };
+    let guest = system.cluster.guest.client(User::Driver);
+    examine(&read_with(&guest, Ok(config), harvester, system.clock.now()).await)
+}
+
+fn verdict<'a>(findings: &'a [Finding], id: &str) -> &'a Finding {
+    findings.iter().find(|finding| finding.id == id).unwrap()
+}
+
+fn red(findings: &[Finding]) -> Vec<&'static str> {
+    let red = findings.iter().filter(|finding| finding.verdict == Verdict::Red);
+    red.map(|finding| finding.id).collect()
+}
+
+component_tests! {
+    async fn the_doctor_finds_nothing_in_a_system_at_work_but_its_empty_pools_and_stores_nothing(cluster: TestCluster) {
+        let system = System::start(cluster).await;
+        let harvester = || Some(system.cluster.harvester.client(User::CloudControllerManager));
+        let before = system.cluster.harvester.list::<harvester_api::LoadBalancer>().await.len();
+        let findings = examined(&system, harvester()).await;
+        for id in ["guest-api", "harvester-endpoint", "harvester-login", "rights-load-balancers", "rights-machines", "webhook", "ccm"] {
+            assert_eq!(verdict(&findings, id).verdict, Verdict::Green, "{findings:#?}");
+        }
+        let pools = verdict(&findings, "pools").verdict;
+        assert!(matches!(pools, Verdict::Red | Verdict::NotAsked), "{findings:#?}");
+        assert_eq!(system.cluster.harvester.list::<harvester_api::LoadBalancer>().await.len(), before);
+        create_pool(&system.cluster, "lab", 2, 9).await;
+        assert_eq!(red(&examined(&system, harvester()).await), [""; 0]);
+        system.stop().await;
+    }
+
+    async fn the_doctor_tells_a_credential_without_rights_from_a_harvester_that_is_away(cluster: TestCluster) {
+        let system = System::start(cluster).await;
+        create_pool(&system.cluster, "lab", 2, 9).await;
+        let nobody = system.cluster.harvester.client(User::Nobody);
+        let findings = examined(&system, Some(nobody)).await;
+        assert_eq!(red(&findings), ["rights-load-balancers", "rights-machines"], "{findings:#?}");
+        let rights = verdict(&findings, "rights-load-balancers");
+        assert!(rights.sentence.contains("get loadbalancers"), "{rights:?}");
+        let findings = examined(&system, Some(away())).await;
+        assert_eq!(red(&findings), ["harvester-endpoint"], "{findings:#?}");
+        assert_eq!(verdict(&findings, "pools").because, Some("harvester-endpoint"));
         system.stop().await;
     }
 }

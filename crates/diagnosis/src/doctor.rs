@@ -1,0 +1,124 @@
+//! `doctor`: what of both clusters is in order, and what is not, one line for each check.
+//!
+//! ```text
+//! guest, Harvester, cloud-config ──► read ──► Facts ──► CHECKS, in order ──► Finding: green, amber, red, not asked
+//! ```
+//! Everything is asked once. The checks are pure functions of the [`Facts`]. A check needs others: while one of them is not
+//! green or amber, it says nothing of its own, so that one fault shows as one red line.
+
+mod checks;
+pub mod cli;
+pub mod facts;
+pub mod read;
+
+use serde::Serialize;
+
+pub use checks::CHECKS;
+use facts::Facts;
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Verdict {
+    /// All is well.
+    Green,
+    /// It works, and will not for long, or not in all cases.
+    Amber,
+    /// It is broken.
+    Red,
+    /// Nothing is known of it.
+    NotAsked,
+}
+
+/// What a check says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    verdict: Verdict,
+    sentence: String,
+    mend: Option<String>,
+}
+
+impl Outcome {
+    fn green(sentence: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Green, sentence: sentence.into(), mend: None }
+    }
+
+    fn amber(sentence: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Amber, sentence: sentence.into(), mend: Some(mend.into()) }
+    }
+
+    fn red(sentence: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Red, sentence: sentence.into(), mend: Some(mend.into()) }
+    }
+
+    fn not_asked(why: impl Into<String>) -> Self {
+        Self { verdict: Verdict::NotAsked, sentence: why.into(), mend: None }
+    }
+}
+
+/// One check.
+pub struct Check {
+    /// Does not change from release to release.
+    pub id: &'static str,
+    /// What is looked at.
+    pub about: &'static str,
+    /// Checks that stand before this one in the list and must be green or amber.
+    needs: &'static [&'static str],
+    /// An error is an answer too: of a request that this check needs.
+    look: fn(&Facts) -> Result<Outcome, Outcome>,
+}
+
+/// The line of one check, and the shape of `--output json`. Fields may be added; none is renamed or taken away.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Finding {
+    pub id: &'static str,
+    pub verdict: Verdict,
+    /// What was found, or why it was not asked.
+    pub sentence: String,
+    /// The next step. `null` where none is needed.
+    pub mend: Option<String>,
+    /// The check that keeps this one from being asked.
+    pub because: Option<&'static str>,
+}
+
+/// The outcome of every check, in the order of the list.
+pub fn examine(facts: &Facts) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = Vec::new();
+    for check in CHECKS {
+        let hinders = |needed: &&str| {
+            let found = findings.iter().find(|finding| finding.id == *needed)?;
+            let is_open = matches!(found.verdict, Verdict::Green | Verdict::Amber);
+            (!is_open).then(|| found.because.unwrap_or(found.id))
+        };
+        let because = check.needs.iter().find_map(hinders);
+        let outcome = match because {
+            Some(id) => Outcome::not_asked(format!("waits for {id}")),
+            None => (check.look)(facts).unwrap_or_else(|answer| answer),
+        };
+        let Outcome { verdict, sentence, mend } = outcome;
+        findings.push(Finding { id: check.id, verdict, sentence, mend, because });
+    }
+    findings
+}
+
+/// A line for each finding, and its next step below.
+pub fn render(findings: &[Finding], in_colour: bool) -> String {
+    let width = CHECKS.iter().map(|check| check.id.len()).max().unwrap_or_default();
+    let line = |finding: &Finding| {
+        let (word, colour) = match finding.verdict {
+            Verdict::Green => ("green", "32"),
+            Verdict::Amber => ("amber", "33"),
+            Verdict::Red => ("red", "31"),
+            Verdict::NotAsked => ("not asked", "2"),
+        };
+        let word = format!("{word:<9}");
+        let word = if in_colour { format!("\u{1b}[{colour}m{word}\u{1b}[0m") } else { word };
+        let mend = finding.mend.iter().map(|mend| format!("{:width$}            → {mend}\n", ""));
+        format!("{:<width$}  {word} {}\n{}", finding.id, finding.sentence, mend.collect::<String>())
+    };
+    findings.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+//! The command line: `doctor`.
+//!
+//! Exit codes: 0 nothing is red; 1 something is, or a kubeconfig is of no use; 2 wrong arguments.
+
+use std::{ffi::OsString, fmt::Write as _, io::IsTerminal as _, path::PathBuf, process::ExitCode};
+
+use cloud_config::{CloudConfig, Local};
+use program::flags::{Flag, Table};
+
+use super::{CHECKS, Finding, Verdict, examine, read, render};
+use crate::cli::{PROGRAM, WRONG_ARGUMENTS, complain, failed};
+
+/// The flags.
+pub const FLAGS: Table = Table {
+    program: "harvester-cloud-provider doctor",
+    about: "Looks at both clusters and says in one line each what is in order, what is not, and what mends it. Stores nothing.",
+    flags: &[
+        Flag::value(
+            "kubeconfig",
+            "FILE",
+            "guest cluster; else the variable KUBECONFIG, else the pod's service account",
+        ),
+        Flag::value(
+            "cloud-config",
+            "PATH",
+            "kubeconfig for Harvester, whose rights are looked at; else it is looked for where the cloud controller manager looks",
+        ),
+        Flag::value("output", "FORMAT", "text or json").default("text"),
+        Flag::switch("list", "names every check and what it looks at, and asks nobody"),
+    ],
+};
+
+/// Runs the program; `args` begins with its name.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args = program::words(args);
+    if let Some(text) = program::asked_for(&FLAGS, env!("CARGO_PKG_VERSION"), &args) {
+        return program::show(&text);
+    }
+    let mut reader = FLAGS.read(&args, |name| std::env::var(name).ok());
+    let kubeconfig = reader.text("kubeconfig").map(PathBuf::from);
+    let cloud_config = reader.text("cloud-config").map(PathBuf::from);
+    let json = reader.read("output", false, |text| match text {
+        "text" => Ok(false),
+        "json" => Ok(true),
+        _ => Err(format!("{text:?}: use text or json")),
+    });
+    let is_list = reader.is_on("list");
+    if let Err(faults) = reader.finish(()) {
+        faults.iter().for_each(|fault| complain(fault));
+        complain("see --help");
+        return ExitCode::from(WRONG_ARGUMENTS);
+    }
+    if is_list {
+        return program::show(&list());
+    }
+    let outcome = program::run(|process| async move {
+        let settings =
+            cloud_config::Options::named(&format!("{PROGRAM}/{} doctor", env!("CARGO_PKG_VERSION")));
+        let guest = cloud_config::local(&Local { kubeconfig, master: None }, &settings)?;
+        let config = cloud_config::find(cloud_config.as_deref()).and_then(|file| CloudConfig::read(&file));
+        let config = config.as_ref().map_err(ToString::to_string);
+        let facts = read::read(&guest, config, &settings, process.clock.now()).await;
+        Ok::<_, cloud_config::Error>(examine(&facts))
+    });
+    match outcome {
+        Ok(Ok(findings)) => show(&findings, json),
+        Ok(Err(error)) => failed(&error.to_string()),
+        Err(error) => failed(&format!("start the runtime: {error}")),
+    }
+}
+
+fn show(findings: &[Finding], json: bool) -> ExitCode {
+    let text = if json {
+        match serde_json::to_string_pretty(findings) {
+            Ok(text) => text + "\n",
+            Err(error) => return failed(&error.to_string()),
+        }
+    } else {
+        render(findings, std::io::stdout().is_terminal())
+    };
+    let shown = program::show(&text);
+    if findings.iter().any(|finding| finding.verdict == Verdict::Red) { ExitCode::FAILURE } else { shown }
+}
+
+fn list() -> String {
+    let width = CHECKS.iter().map(|check| check.id.len()).max().unwrap_or_default();
+    CHECKS.iter().fold(String::new(), |mut text, check| {
+        writeln!(text, "{:<width$}  {}", check.id, check.about).expect("a String takes any text");
+        text
+    })
+}

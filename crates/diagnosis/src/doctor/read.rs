@@ -110,8 +110,7 @@ pub async fn read(
     let (config, harvester) = match (config, opened) {
         (Ok(config), Ok(connection)) => {
             let expiry = expiry::of(config, settings).await;
-            let [file, server, namespace] =
-                [config.file.display().to_string(), config.server(), config.namespace.clone()];
+            let [file, server, namespace] = [config.file.clone(), config.server(), config.namespace.clone()];
             (Ok(Config { file, server, namespace, expiry }), Some(connection.client()))
         }
         (Err(why), _) | (_, Err(why)) => (Err(why), None),

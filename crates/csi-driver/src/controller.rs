@@ -130,7 +130,7 @@ impl Controller for ControllerService {
         if let Some(guest) = &self.settings.topology {
             asked.confine(guest).await?;
         }
-        Ok(Response::new(create::create_volume(&self.host, &self.needed, &asked).await?))
+        Ok(Response::new(Box::pin(create::create_volume(&self.host, &self.needed, &asked)).await?))
     }
 
     async fn delete_volume(

@@ -243,7 +243,7 @@ mod tests {
             dial(&counts, &counts),
             move |news| {
                 if let News::Changed { object } = news {
-                    changes.send(object).expect("the test listens")
+                    changes.send(object).expect("the test listens");
                 }
             },
             stop.clone(),

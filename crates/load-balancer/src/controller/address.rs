@@ -2,15 +2,17 @@
 
 pub(crate) mod dual;
 mod scope;
+mod selection;
 
 pub(crate) use scope::NOT_ALLOWED;
+pub(crate) use selection::choice;
 
-use std::{collections::HashMap, net::IpAddr};
+use std::net::IpAddr;
 
 use controller_kit::Explanation;
 use harvester_api::{AllocatedAddress, Ipam, LoadBalancer, WorkloadType, annotations, names};
 use ip_pools::CheckedPool;
-use ipam::{Candidates, Choice, Family, Mode, Rejection, Requirement, Rules, select};
+use ipam::{Candidates, Choice, Family, Rejection, Requirement};
 use kube::ResourceExt;
 
 use super::{
@@ -20,7 +22,6 @@ use super::{
 use crate::{
     PoolChoice,
     pool::{Order, Refused, WaitingFor},
-    steps::step,
 };
 
 /// The holder of the address in the object's status, according to its pool.
@@ -485,53 +486,13 @@ fn fresh(seen: &Seen<'_>, meanwhile: Option<AllocatedAddress>, lost: Option<Stri
     if let Some((recorded, _)) = recorded {
         return from_pools(seen, vec![recorded.clone()], None, meanwhile, lost);
     }
-    let order = order(seen);
+    let order = selection::order(seen);
     if order.is_empty() {
         let why = choice(seen).explain(&requirement(lb)) + &stays(&meanwhile);
         let waiting = Explanation::new("NoMatchingPool", why);
         return Decision::Wait { waiting, meanwhile, lost, asked: Vec::new(), until_free: None };
     }
     from_pools(seen, order, None, meanwhile, lost)
-}
-
-/// The pools that may serve the object, best first.
-fn order(seen: &Seen<'_>) -> Vec<String> {
-    let Some(candidates) = seen.candidates else { return choice(seen).order };
-    let usable = |place: usize| {
-        step();
-        let CheckedPool { pool, blocked, .. } = &seen.pools[place];
-        blocked.clone().map_or(Ok(pool), Err)
-    };
-    let order = candidates.order(usable, &requirement(seen.lb), rules(seen));
-    order.into_iter().map(|place| seen.pools[place].pool.name.clone()).collect()
-}
-
-/// The pools that may serve the object, and why each of the others does not.
-pub(crate) fn choice(seen: &Seen<'_>) -> Choice {
-    let requirement = requirement(seen.lb);
-    let pools: Vec<_> = seen.pools.iter().map(|checked| &checked.pool).collect();
-    let blocked: HashMap<_, _> = seen
-        .pools
-        .iter()
-        .filter_map(|checked| Some((checked.pool.name.as_str(), checked.blocked.as_ref()?)))
-        .collect();
-    let usable = |pool: &ipam::Pool| match blocked.get(pool.name.as_str()) {
-        Some(why) => Err((*why).clone()),
-        None => Ok(()),
-    };
-    select(&pools, &requirement, rules(seen), usable)
-}
-
-fn rules(seen: &Seen<'_>) -> Rules {
-    Rules { mode: mode(seen.lb), strict_global_network: seen.pool_choice.strict_global_network }
-}
-
-/// The rounds of a selection.
-fn mode(lb: &LoadBalancer) -> Mode {
-    match lb.spec.workload() {
-        WorkloadType::Cluster => Mode::StrictThenLoose,
-        WorkloadType::Vm => Mode::Strict,
-    }
 }
 
 /// The address that one of `pools` records for the object; else a claim to the first one that has not refused it.

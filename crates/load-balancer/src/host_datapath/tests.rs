@@ -82,9 +82,10 @@ fn backends_are_chosen_from_a_whole_list(
 
 #[tokio::test(start_paused = true)]
 async fn a_look_at_a_load_balancer_looks_at_no_vm_of_another_namespace() {
-    let (caches, queue, tasks) = (Caches::empty(), Queue::new(), TaskGroup::new());
+    let (caches, queues, tasks) = (Caches::empty(), Queues::default(), TaskGroup::new());
     let pools = crate::pool::PoolIndex::follow(&caches);
-    let vips = Vips::follow(&caches, &pools, host_addresses::HostAddresses::unknown(), &queue);
+    let hosts = host_addresses::HostAddresses::unknown();
+    let vips = Vips::follow(&caches, &pools, hosts, &queues.load_balancers);
     let dial: Dial = std::sync::Arc::new(|_| Box::pin(std::future::pending()));
     let config = Config {
         workers: 1,
@@ -93,7 +94,7 @@ async fn a_look_at_a_load_balancer_looks_at_no_vm_of_another_namespace() {
         dummy_endpoint: std::net::Ipv4Addr::LOCALHOST,
         pool_choice: crate::PoolChoice::default(),
     };
-    let datapath = HostDatapath::start(&tasks, dial, 7, config, &caches, vips, &queue);
+    let datapath = HostDatapath::start(&tasks, dial, 7, config, &caches, vips, &queues);
     for n in 0..300 {
         let namespace = if n < 3 { "shop" } else { "others" };
         let vmi = json!({"metadata": {"namespace": namespace, "name": format!("web-{n}"), "uid": format!("u{n}"),

@@ -7,7 +7,7 @@ use controller_kit::Explanation;
 use ipam::{Rejection, admits};
 use kube::ResourceExt as _;
 
-use super::{Seen, checked, mode, requirement, shown, standing, stays};
+use super::{Seen, checked, requirement, selection::mode, shown, standing, stays};
 
 /// The reason of the condition.
 pub(crate) const NOT_ALLOWED: &str = "PoolNotAllowed";

@@ -50,12 +50,7 @@ pub(super) async fn create_volume(
     if asked.reach == Reach::Export {
         export::ensure(host, &asked.name, claim).await.map_err(under_way)?;
     } else if asked.source.is_some() {
-        let outdated =
-            if is_new { None } else { copy::outdated(host, asked, &claim).await.map_err(under_way)? };
-        let failed = match outdated {
-            Some(outdated) => Some(outdated),
-            None => copy::finish(host, asked, claim).await.map_err(under_way)?,
-        };
+        let failed = Box::pin(copy::finish(host, asked, claim, is_new)).await.map_err(under_way)?;
         if let Some(failed) = failed {
             return Err(copy::undo(host, needed, &asked.name, &failed).await);
         }

@@ -28,7 +28,7 @@ pub(super) struct Failed {
 /// A claim that asks for another size than one that were made now: its source has grown since, or a growth of it was taken
 /// back, and the host, which copies between equal sizes only, fills it never. One whose size cannot be known now may be
 /// filled.
-pub(super) async fn outdated(
+async fn outdated(
     host: &Host,
     asked: &Asked,
     claim: &PersistentVolumeClaim,
@@ -54,7 +54,11 @@ pub(super) async fn finish(
     host: &Host,
     asked: &Asked,
     claim: PersistentVolumeClaim,
+    is_new: bool,
 ) -> Result<Option<Failed>, Refusal> {
+    if !is_new && let Some(outdated) = outdated(host, asked, &claim).await? {
+        return Ok(Some(outdated));
+    }
     let Some(claim) = bound(host, asked, claim).await? else { return Ok(None) };
     if let Some(volume) = bound_volume(&claim)
         && let Some(why) = failure(host, asked, volume).await?

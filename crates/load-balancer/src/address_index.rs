@@ -46,7 +46,8 @@ impl AddressIndex {
     /// The objects of one namespace that name `address`. Those of others cost nothing.
     pub(crate) fn objects_in(&self, namespace: &str, address: IpAddr) -> impl Iterator<Item = &ObjectKey> {
         let first = ObjectKey::new(namespace, "");
-        let from_there = self.objects.get(&address).into_iter().flat_map(move |objects| objects.from(&first));
+        let from_there =
+            self.objects.get(&address).into_iter().flat_map(move |objects| objects.starting_at(&first));
         from_there.take_while(move |object| object.namespace == namespace)
     }
 
@@ -104,10 +105,10 @@ impl Objects {
     }
 
     fn iter(&self) -> impl Iterator<Item = &ObjectKey> {
-        self.from(&ObjectKey::default())
+        self.starting_at(&ObjectKey::default())
     }
 
-    fn from(&self, first: &ObjectKey) -> impl Iterator<Item = &ObjectKey> + use<'_> {
+    fn starting_at(&self, first: &ObjectKey) -> impl Iterator<Item = &ObjectKey> + use<'_> {
         let (one, more) = match self {
             Self::One(one) => (one.as_ref().filter(|one| *one >= first), None),
             Self::More(objects) => (None, Some(objects.range(first.clone()..))),

@@ -12,7 +12,7 @@ fn object<K: serde::de::DeserializeOwned>(object: Value) -> RawObject<K> {
 fn lb(name: &str, version: u64, pool: &str, ip: &str) -> RawObject<LoadBalancer> {
     object(json!({"apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer",
         "metadata": {"namespace": "shop", "name": name, "uid": name, "resourceVersion": version.to_string(),
-            "labels": {"cloudprovider.harvesterhci.io/cluster": "blue"}},
+            "labels": {harvester_api::labels::CLUSTER: "blue"}},
         "spec": {"workloadType": "cluster"}, "status": {"allocatedAddress": {"ipPool": pool, "ip": ip}}}))
 }
 

@@ -4,11 +4,12 @@
 mod many;
 mod vm;
 
-use std::{hint::black_box, net::IpAddr, time::Instant};
+use std::{hint::black_box, net::IpAddr};
 
 use anyhow::{Context, Result, ensure};
 use ipam::{RangeSpec, Ranges, Record, Request};
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::{QUIET, Told, audit::Tally, direct::Direct, percentile};
 use crate::environment::Environment;

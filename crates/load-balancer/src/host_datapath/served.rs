@@ -261,7 +261,7 @@ mod tests {
             let (before, ready) = ([down.clone()], [(bad.clone(), ready)]);
             served(&Seen { before: &before, ..seen(&selected, &ready, &verdicts) }).backends
         };
-        assert_eq!(told(false, None), [down.clone()]);
+        assert_eq!(told(false, None)[0], down);
         assert_eq!(told(false, Some(DialError::Closed))[0].last_error, DialError::Closed.to_string());
         assert_eq!(told(true, None)[0].last_error, "");
     }

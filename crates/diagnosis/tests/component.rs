@@ -329,30 +329,7 @@ component_tests! {
         assert_eq!((report.state, resources(&report)), (State::Served, vec!["services"]), "{}", render(&report));
         system.stop().await;
     }
-}
 
-/// What `doctor` finds in a system, by its cloud-config's rights.
-async fn examined(system: &System, harvester: Option<Client>) -> Vec<Finding> {
-    let config = Config {
-        file: "cloud-config".to_owned(),
-        server: "https://harvester.test:6443".to_owned(),
-        namespace: "team-a".to_owned(),
-        expiry: cloud_config::expiry::Expiry::Never,
-    };
-    let guest = system.cluster.guest.client(User::Driver);
-    examine(&read_with(&guest, Ok(config), harvester, system.clock.now()).await)
-}
-
-fn verdict<'a>(findings: &'a [Finding], id: &str) -> &'a Finding {
-    findings.iter().find(|finding| finding.id == id).unwrap()
-}
-
-fn red(findings: &[Finding]) -> Vec<&'static str> {
-    let red = findings.iter().filter(|finding| finding.verdict == Verdict::Red);
-    red.map(|finding| finding.id).collect()
-}
-
-component_tests! {
     async fn the_doctor_finds_nothing_in_a_system_at_work_but_its_empty_pools_and_stores_nothing(cluster: TestCluster) {
         let system = System::start(cluster).await;
         let harvester = || Some(system.cluster.harvester.client(User::CloudControllerManager));
@@ -382,6 +359,27 @@ component_tests! {
         assert_eq!(verdict(&findings, "pools").because, Some("harvester-endpoint"));
         system.stop().await;
     }
+}
+
+/// What `doctor` finds in a system, by its cloud-config's rights.
+async fn examined(system: &System, harvester: Option<Client>) -> Vec<Finding> {
+    let config = Config {
+        file: "cloud-config".to_owned(),
+        server: "https://harvester.test:6443".to_owned(),
+        namespace: "team-a".to_owned(),
+        expiry: cloud_config::expiry::Expiry::Never,
+    };
+    let guest = system.cluster.guest.client(User::Driver);
+    examine(&read_with(&guest, Ok(config), harvester, system.clock.now()).await)
+}
+
+fn verdict<'a>(findings: &'a [Finding], id: &str) -> &'a Finding {
+    findings.iter().find(|finding| finding.id == id).unwrap()
+}
+
+fn red(findings: &[Finding]) -> Vec<&'static str> {
+    let red = findings.iter().filter(|finding| finding.verdict == Verdict::Red);
+    red.map(|finding| finding.id).collect()
 }
 
 #[tokio::test]

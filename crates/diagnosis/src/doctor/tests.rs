@@ -10,7 +10,7 @@ use super::{
 
 const NOW: &str = "2026-11-23T12:00:00Z";
 
-fn list(items: Value) -> Answer {
+fn list(items: &Value) -> Answer {
     Ok(json!({ "items": items }))
 }
 
@@ -22,7 +22,7 @@ fn lease(holder: &str, renewed: &str) -> Answer {
     Ok(json!({"spec": {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": renewed}}))
 }
 
-fn workload(name: &str, image: &str, args: Value) -> Value {
+fn workload(name: &str, image: &str, args: &Value) -> Value {
     json!({"metadata": {"namespace": "kube-system", "name": name},
         "spec": {"template": {"spec": {"containers": [{"image": image, "args": args}]}}},
         "status": {"numberReady": 1, "desiredNumberScheduled": 1}})
@@ -44,34 +44,34 @@ fn healthy() -> Facts {
     };
     let guest = cluster([
         (read::VERSION, Ok(json!({"gitVersion": "v1.36.0+rke2r1"}))),
-        (read::NODES, list(json!([node]))),
+        (read::NODES, list(&json!([node]))),
         (
             read::SERVICES,
-            list(json!([
+            list(&json!([
                 service("web", "10.0.0.50", "10.0.0.50"),
                 service("leased", "0.0.0.0", "10.0.0.60")
             ])),
         ),
         (
             read::DEPLOYMENTS,
-            list(json!([workload("harvester-cloud-provider", "r/harvester-cloud-provider:1", json!([]))])),
+            list(&json!([workload("harvester-cloud-provider", "r/harvester-cloud-provider:1", &json!([]))])),
         ),
         (
             read::DAEMON_SETS,
-            list(json!([
-                workload("kube-vip", "rancher/kube-vip-iptables:v1.2.3", json!([])),
-                workload("harvester-csi-driver", "r/harvester-cloud-provider:1", json!(["csi-driver"])),
+            list(&json!([
+                workload("kube-vip", "rancher/kube-vip-iptables:v1.2.3", &json!([])),
+                workload("harvester-csi-driver", "r/harvester-cloud-provider:1", &json!(["csi-driver"])),
             ])),
         ),
-        (read::CSI_DRIVERS, list(json!([{"metadata": {"name": csi}}]))),
+        (read::CSI_DRIVERS, list(&json!([{"metadata": {"name": csi}}]))),
         (
             read::CSI_NODES,
-            list(json!([{"metadata": {"name": "blue-1"}, "spec": {"drivers": [{"name": csi}]}}])),
+            list(&json!([{"metadata": {"name": "blue-1"}, "spec": {"drivers": [{"name": csi}]}}])),
         ),
         (
             read::STORAGE_CLASSES,
             list(
-                json!([{"metadata": {"name": "fast"}, "provisioner": csi, "parameters": {"hostStorageClass": "longhorn"}}]),
+                &json!([{"metadata": {"name": "fast"}, "provisioner": csi, "parameters": {"hostStorageClass": "longhorn"}}]),
             ),
         ),
         (read::SNAPSHOTS, Ok(json!({"versions": [{"version": "v1"}]}))),
@@ -82,17 +82,17 @@ fn healthy() -> Facts {
         (read::VERSION, Ok(json!({"gitVersion": "v1.34.2"}))),
         (read::HARVESTER_VERSION, Ok(json!({"value": "v1.9.0"}))),
         (read::BALANCER_GROUP, Ok(json!({"versions": [{"version": "v1beta1"}]}))),
-        (read::POOLS, list(json!([{"metadata": {"name": "lab"}, "status": {"available": 7}}]))),
-        (read::STORAGE_CLASSES, list(json!([{"metadata": {"name": "longhorn"}}]))),
+        (read::POOLS, list(&json!([{"metadata": {"name": "lab"}, "status": {"available": 7}}]))),
+        (read::STORAGE_CLASSES, list(&json!([{"metadata": {"name": "longhorn"}}]))),
         (
             &read::balancers("team-a"),
-            list(json!([{"metadata": {"namespace": "team-a", "name": "blue-web"}}])),
+            list(&json!([{"metadata": {"namespace": "team-a", "name": "blue-web"}}])),
         ),
-        (&read::former("team-a"), list(json!([]))),
-        (&read::machines("team-a"), list(json!([{"metadata": {"name": "blue-1", "uid": "uid-1"}}]))),
+        (&read::former("team-a"), list(&json!([]))),
+        (&read::machines("team-a"), list(&json!([{"metadata": {"name": "blue-1", "uid": "uid-1"}}]))),
         (
             &read::instances("team-a"),
-            list(json!([{"metadata": {"name": "blue-1"},
+            list(&json!([{"metadata": {"name": "blue-1"},
                 "status": {"conditions": [{"type": "AgentConnected", "status": "True"}]}}])),
         ),
     ]);
@@ -118,7 +118,7 @@ fn of(verdict: Verdict, facts: &Facts) -> Vec<&'static str> {
 }
 
 fn answers(cluster: &mut Cluster, path: &str, answer: Answer) {
-    cluster.answers.insert(path.to_owned(), answer).expect("a path that is read");
+    assert!(cluster.answers.insert(path.to_owned(), answer).is_some(), "{path} is not read");
 }
 
 /// Changes what was read at a path.
@@ -186,7 +186,7 @@ fn at(text: &str) -> jiff::Timestamp {
 #[case("webhook", |facts: &mut Facts| {
     facts.trial = Err(failed(Trouble::Refused, "Internal error: failed calling webhook \"x\": no endpoints"));
 })]
-#[case("pools", |facts: &mut Facts| answers(&mut facts.harvester, read::POOLS, list(json!([]))))]
+#[case("pools", |facts: &mut Facts| answers(&mut facts.harvester, read::POOLS, list(&json!([]))))]
 #[case("pools", |facts: &mut Facts| {
     change(&mut facts.harvester, read::POOLS, |pools| pools["items"][0]["status"]["available"] = json!(0));
 })]
@@ -195,11 +195,11 @@ fn at(text: &str) -> jiff::Timestamp {
 })]
 #[case("ccm", |facts: &mut Facts| answers(&mut facts.guest, read::CCM_LEASE, lease("", NOW)))]
 #[case("one-provider", |facts: &mut Facts| {
-    let second = workload("old", "rancher/harvester-cloud-provider:v0.2.5", json!([]));
+    let second = workload("old", "rancher/harvester-cloud-provider:v0.2.5", &json!([]));
     change(&mut facts.guest, read::DEPLOYMENTS, |all| all["items"].as_array_mut().unwrap().push(second));
 })]
 #[case("one-provider", |facts: &mut Facts| {
-    let second = workload("old", "rancher/harvester-csi-driver:v0.1.20", json!([]));
+    let second = workload("old", "rancher/harvester-csi-driver:v0.1.20", &json!([]));
     change(&mut facts.guest, read::DAEMON_SETS, |all| all["items"].as_array_mut().unwrap().push(second));
 })]
 #[case("nodes", |facts: &mut Facts| {
@@ -227,7 +227,7 @@ fn at(text: &str) -> jiff::Timestamp {
     let told = json!({"cloudprovider.harvesterhci.io/without-service": "since yesterday"});
     change(&mut facts.harvester, &read::balancers("team-a"), |all| all["items"][0]["metadata"]["annotations"] = told);
 })]
-#[case("csi-driver", |facts: &mut Facts| answers(&mut facts.guest, read::CSI_DRIVERS, list(json!([]))))]
+#[case("csi-driver", |facts: &mut Facts| answers(&mut facts.guest, read::CSI_DRIVERS, list(&json!([]))))]
 #[case("csi-driver", |facts: &mut Facts| {
     change(&mut facts.guest, read::CSI_NODES, |all| all["items"][0]["spec"]["drivers"] = json!([]));
 })]
@@ -238,7 +238,7 @@ fn at(text: &str) -> jiff::Timestamp {
     answers(&mut facts.guest, read::SNAPSHOTS, Err(failed(Trouble::NotFound, "not found")));
 })]
 #[case("storage-classes", |facts: &mut Facts| {
-    answers(&mut facts.harvester, read::STORAGE_CLASSES, list(json!([])));
+    answers(&mut facts.harvester, read::STORAGE_CLASSES, list(&json!([])));
 })]
 fn of_one_thing_that_is_broken_that_line_alone_is_red(#[case] id: &str, #[case] broken: fn(&mut Facts)) {
     let mut facts = healthy();
@@ -282,7 +282,7 @@ fn what_the_kubeconfig_may_not_read_is_not_asked_and_named() {
 #[test]
 fn a_cluster_without_storage_has_no_fault_for_it() {
     let mut facts = healthy();
-    answers(&mut facts.guest, read::CSI_DRIVERS, list(json!([])));
+    answers(&mut facts.guest, read::CSI_DRIVERS, list(&json!([])));
     change(&mut facts.guest, read::DAEMON_SETS, |all| drop(all["items"].as_array_mut().unwrap().remove(1)));
     answers(&mut facts.guest, read::CSI_LEASE, Err(failed(Trouble::NotFound, "not found")));
     answers(&mut facts.guest, read::SNAPSHOTS, Err(failed(Trouble::NotFound, "not found")));

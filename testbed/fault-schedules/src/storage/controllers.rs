@@ -17,6 +17,7 @@ use csi_driver::{
     csi::controller_server::ControllerServer,
     healing::lead::{self, Candidate},
     host::Host,
+    leading::Leading,
     node_monitor::NodeMonitor,
 };
 use futures::future::join_all;
@@ -288,6 +289,7 @@ fn start(
         identity: name.to_owned(),
         called,
         attacher,
+        leading: Leading::default(),
     };
     let monitor = NodeMonitor {
         guest,
@@ -296,6 +298,7 @@ fn start(
         machine,
         identity: name.to_owned(),
         clock: environment.clock,
+        leading: Leading::default(),
     };
     tasks.spawn(lead::stand(candidate, tasks.clone()));
     tasks.spawn(monitor.run(tasks.clone()));

@@ -1,0 +1,92 @@
+//! The CSI driver in the guest cluster, and what it relies on.
+
+use std::collections::BTreeSet;
+
+use harvester_api::names;
+use serde_json::Value;
+
+use super::{
+    super::{
+        Outcome,
+        facts::{Facts, Failed, Trouble},
+        read,
+    },
+    answer,
+    guest::{is_of_csi, leader},
+    items, name, some, text, unread,
+};
+
+/// Whether the guest cluster has the driver; an outcome where it has none.
+pub(super) fn uses_storage(facts: &Facts) -> Result<(), Outcome> {
+    let is_there =
+        items(&facts.guest, read::CSI_DRIVERS)?.iter().any(|driver| name(driver) == names::CSI_DRIVER)
+            || items(&facts.guest, read::DAEMON_SETS)?.iter().any(is_of_csi);
+    if is_there { Ok(()) } else { Err(Outcome::green("the CSI driver is not installed")) }
+}
+
+pub(super) fn csi_driver(facts: &Facts) -> Result<Outcome, Outcome> {
+    uses_storage(facts)?;
+    if !items(&facts.guest, read::CSI_DRIVERS)?.iter().any(|driver| name(driver) == names::CSI_DRIVER) {
+        return Ok(Outcome::red(
+            format!("there is no CSIDriver {}", names::CSI_DRIVER),
+            "install the chart harvester-csi-driver anew: kubelet mounts nothing without it",
+        ));
+    }
+    let has_driver = |node: &&Value| {
+        let drivers = node["spec"]["drivers"].as_array().into_iter().flatten();
+        drivers.clone().any(|driver| driver["name"] == names::CSI_DRIVER)
+    };
+    let nodes = items(&facts.guest, read::CSI_NODES)?;
+    let registered = nodes.iter().filter(has_driver).count();
+    let sets = items(&facts.guest, read::DAEMON_SETS)?;
+    let wanted = sets.iter().filter(|set| is_of_csi(set));
+    let wanted = wanted.filter_map(|set| set["status"]["desiredNumberScheduled"].as_u64()).max();
+    Ok(match wanted {
+        Some(wanted) if (registered as u64) < wanted => {
+            let without: Vec<_> = nodes.iter().filter(|node| !has_driver(node)).map(name).collect();
+            Outcome::red(
+                format!("registered on {registered} of {wanted} Nodes; not on {}", some(&without)),
+                "the log of the Pod of harvester-csi-driver there, and of its node-driver-registrar, says why",
+            )
+        }
+        _ => Outcome::green(format!("registered on {registered} Nodes")),
+    })
+}
+
+pub(super) fn csi_leader(facts: &Facts) -> Result<Outcome, Outcome> {
+    uses_storage(facts)?;
+    leader(facts, read::CSI_LEASE, "the CSI driver")
+}
+
+pub(super) fn snapshot_crds(facts: &Facts) -> Result<Outcome, Outcome> {
+    uses_storage(facts)?;
+    let path = read::SNAPSHOTS;
+    Ok(match answer(&facts.guest, path) {
+        Ok(_) => Outcome::green("snapshot.storage.k8s.io is served"),
+        Err(Failed { trouble: Trouble::NotFound, .. }) => Outcome::red(
+            "snapshot.storage.k8s.io is not served: no snapshot can be made",
+            "install the CRDs and the controller of kubernetes-csi/external-snapshotter",
+        ),
+        Err(failed) => unread(path, failed),
+    })
+}
+
+pub(super) fn storage_classes(facts: &Facts) -> Result<Outcome, Outcome> {
+    uses_storage(facts)?;
+    let there: BTreeSet<_> = items(&facts.harvester, read::STORAGE_CLASSES)?.iter().map(name).collect();
+    let missing: Vec<_> = items(&facts.guest, read::STORAGE_CLASSES)?
+        .iter()
+        .filter(|class| text(class, "/provisioner") == names::CSI_DRIVER)
+        .filter_map(|class| Some((name(class), class["parameters"]["hostStorageClass"].as_str()?)))
+        .filter(|(_, host)| !there.contains(host))
+        .map(|(class, host)| format!("{class} names {host}"))
+        .collect();
+    Ok(if missing.is_empty() {
+        Outcome::green("each names one that is there, or none")
+    } else {
+        Outcome::red(
+            format!("not in Harvester: {}", some(&missing)),
+            "make the class in Harvester, or a StorageClass in the guest cluster that names another one",
+        )
+    })
+}

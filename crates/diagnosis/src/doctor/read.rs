@@ -3,6 +3,7 @@
 use cloud_config::{CloudConfig, Connection, Options, expiry};
 use controller_kit::error_message;
 use futures::{future::join_all, join};
+use harvester_api::load_balancer::API_VERSIONS;
 use http::{Request, header};
 use jiff::{Timestamp, fmt::rfc2822};
 use kube::{Client, client::Body};
@@ -170,7 +171,7 @@ async fn is_granted(client: &Client, namespace: &str, grant: &Grant) -> Option<b
 
 /// Nothing is stored, and the webhooks are asked.
 async fn try_out(client: &Client, namespace: &str) -> Result<(), Failed> {
-    let trial = json!({"apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer",
+    let trial = json!({"apiVersion": API_VERSIONS[0], "kind": "LoadBalancer",
         "metadata": {"generateName": "doctor-", "namespace": namespace},
         "spec": {"workloadType": "cluster", "ipam": "pool",
             "listeners": [{"name": "http", "port": 80, "protocol": "TCP", "backendPort": 80}]}});

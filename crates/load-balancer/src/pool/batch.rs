@@ -323,7 +323,7 @@ impl<'a> Draft<'a> {
         {
             return Err(Refused::RecordFull { pool: pool(), records: self.record.count() });
         }
-        let answers = requests.iter().map(|request| self.take(*request, beyond.as_ref()));
+        let answers = lacking.into_iter().map(|request| self.take(request, beyond.as_ref()));
         let answers = answers.collect::<Result<Vec<_>, _>>()?;
         Ok(if let [answer] = answers[..] { answer } else { Answer::Done })
     }

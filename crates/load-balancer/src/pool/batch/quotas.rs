@@ -19,7 +19,7 @@ impl Draft<'_> {
         let (Some(Request { holder, .. }), asked) = (requests.first(), requests.len() as u64) else {
             return Ok(None);
         };
-        let Pool { name, quotas, .. } = &self.checked.pool;
+        let Pool { name, quotas, ranges, .. } = &self.checked.pool;
         let mut only = None;
         for (tenant, max) in limits(quotas, self.others, holder) {
             let Self { record, others, used, resting: rests, .. } = self;
@@ -41,8 +41,10 @@ impl Draft<'_> {
                 rests: self.rest_until.is_some(),
                 moves: requests.iter().any(|request| record.of(holder).any(|has| request.is_like(has))),
             };
+            // only what can be given now comes back
             let rests_for = |request: &&Request<'_>| {
-                record.resting_for(Request { resting: Some(rests), ..**request }).is_some()
+                let rests = record.resting_for(Request { resting: Some(rests), ..**request });
+                rests.is_some_and(|address| ranges.gives(address) && !others.have(address, holder))
             };
             let back = requests.iter().filter(rests_for).count() as u64;
             // what comes out of its rest adds nothing

@@ -149,6 +149,22 @@ fn who_requires_two_and_was_made_again_gets_both_out_of_their_rest_whatever_the_
     );
 }
 
+// one that recorded the other half would release it at once, and claim it again without a pause
+#[test]
+fn of_a_pair_whose_resting_half_is_in_a_range_that_drains_nothing_is_recorded() {
+    let quota = json!([{"namespace": "shop", "max": 2}]);
+    let held = json!({"10.0.0.10": "shop/web-1a2b3c4d", "fd00::10": "shop/web-1a2b3c4d"});
+    let pool = with_rest(&of_both_families(&held, &quota), 60, None);
+    let release_v6 =
+        Order::Release { holder: "shop/web-1a2b3c4d".into(), address: "fd00::10".parse().unwrap() };
+    let mut resting = written(at(NOW, &pool, &[release("shop/web-1a2b3c4d", 10), release_v6])).json();
+    resting["spec"]["ranges"][1]["drain"] = true.into();
+    let resting = RawObject::from_json(resting).unwrap();
+    let again = at(NOW + 1, &resting, &[claim_both("shop/web-9f8e7d6c")]);
+    assert!(again.answers[0].is_err(), "{:?}", again.answers);
+    assert!(again.recorded.is_empty(), "{:?}", again.recorded);
+}
+
 #[test]
 fn a_quota_that_will_never_do_waits_for_a_larger_one_alone() {
     for (max, told) in [

@@ -1,7 +1,8 @@
 //! Addresses and their holders, found by either.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, btree_map},
+    iter::Peekable,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
@@ -64,6 +65,11 @@ impl Holdings {
         down.take_while(|address| Family::of(*address) == family).find(|address| admits(*address))
     }
 
+    /// For questions about one address after the other.
+    pub(crate) fn ascent(&self) -> Ascent<'_> {
+        Ascent { of: self, ahead: None, at: None }
+    }
+
     /// In numeric order of the addresses.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (IpAddr, &str)> {
         self.by_address.iter().map(|(address, holder)| (*address, holder.as_str()))
@@ -87,6 +93,61 @@ impl Holdings {
             addresses.remove(&address);
             if addresses.is_empty() {
                 self.by_holder.remove(&holder);
+            }
+        }
+    }
+}
+
+/// Whether addresses are held that are asked for in ascending order, for the most part: a step instead of a search each.
+pub(crate) struct Ascent<'a> {
+    of: &'a Holdings,
+    ahead: Option<Peekable<btree_map::Range<'a, IpAddr, String>>>,
+    at: Option<IpAddr>,
+}
+
+impl Ascent<'_> {
+    /// A search is shorter than more steps.
+    const STEPS: usize = 16;
+
+    pub(crate) fn holds(&mut self, address: IpAddr) -> bool {
+        if self.at.is_none_or(|at| at > address) {
+            self.ahead = None;
+        }
+        self.at = Some(address);
+        for _ in 0..Self::STEPS {
+            let Some(ahead) = &mut self.ahead else { break };
+            match ahead.peek() {
+                Some((next, _)) if **next < address => drop(ahead.next()),
+                next => return next.is_some_and(|(next, _)| **next == address),
+            }
+        }
+        let mut ahead = self.of.by_address.range(address..).peekable();
+        let is_held = ahead.peek().is_some_and(|(next, _)| **next == address);
+        self.ahead = Some(ahead);
+        is_held
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection, prelude::*};
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn an_ascent_answers_as_a_search_does_wherever_it_goes(
+            numbers in collection::btree_set(any::<u8>(), 0..256),
+            walks in collection::vec((any::<u8>(), 1_u8..40), 1..20),
+        ) {
+            let address = |number: u8| IpAddr::from([10, 0, 0, number]);
+            let mut held = Holdings::default();
+            numbers.iter().for_each(|number| held.insert(address(*number), "shop/web"));
+            let mut ascent = held.ascent();
+            for (start, steps) in walks {
+                for number in start..=start.saturating_add(steps) {
+                    prop_assert_eq!(ascent.holds(address(number)), numbers.contains(&number), "{}", number);
+                }
             }
         }
     }

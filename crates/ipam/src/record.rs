@@ -263,8 +263,9 @@ impl Record {
             // in a pool that has gone round once nobody looks for one that nobody had
             let all_touched = ranges.total() <= (self.held.len() + self.history.len()) as u128;
             let mut touched = None;
-            let mut turn = ranges.turn_of(family, self.cursor_of(family, ranges));
-            let untouched = turn.find(|address| {
+            let mut held = self.held.ascent();
+            let turn = ranges.turn_of(family, self.cursor_of(family, ranges));
+            let untouched = turn.filter(|address| !held.holds(*address)).find(|address| {
                 let is_new = all_touched || self.history.holder(*address).is_none();
                 // `taken` is dear
                 if !is_new && touched.is_some() || !free(address) {

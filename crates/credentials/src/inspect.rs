@@ -52,9 +52,9 @@ pub(crate) struct Asked {
 }
 
 impl Report {
-    /// Whether the server answers and grants all that was asked for.
+    /// Whether the server answers, and says of all that was asked for that it is granted.
     pub(crate) fn is_good(&self) -> bool {
-        self.answer.is_ok() && self.rights.iter().all(|asked| asked.granted != Some(false))
+        self.answer.is_ok() && self.rights.iter().all(|asked| asked.granted == Some(true))
     }
 }
 

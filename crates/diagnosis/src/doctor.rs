@@ -4,7 +4,8 @@
 //! guest, Harvester, cloud-config ──► read ──► Facts ──► CHECKS, in order ──► Finding: green, amber, red, not asked
 //! ```
 //! Everything is asked once. The checks are pure functions of the [`Facts`]. A check needs others: while one of them is not
-//! green or amber, it says nothing of its own, so that one fault shows as one red line.
+//! green or amber, it says nothing of its own, so that one fault shows as one red line. Before the programs are replaced
+//! some checks more are made, and those of what is not there yet are left out ([`Occasion`]).
 
 mod checks;
 pub mod cli;
@@ -56,6 +57,21 @@ impl Outcome {
     }
 }
 
+/// What the doctor is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occasion {
+    /// To see whether all is well.
+    Daily,
+    /// The Go programs run, and these are to take their place.
+    BeforeUpgrade,
+    /// These programs run, and the Go programs are to take their place.
+    BeforeRollback,
+}
+
+impl Occasion {
+    const ALL: &[Self] = &[Self::Daily, Self::BeforeUpgrade, Self::BeforeRollback];
+}
+
 /// One check.
 pub struct Check {
     /// Does not change from release to release.
@@ -64,6 +80,8 @@ pub struct Check {
     pub about: &'static str,
     /// Checks that stand before this one in the list and must be green or amber.
     needs: &'static [&'static str],
+    /// When it is made.
+    occasions: &'static [Occasion],
     /// An error is an answer too: of a request that this check needs.
     look: fn(&Facts) -> Result<Outcome, Outcome>,
 }
@@ -82,10 +100,10 @@ pub struct Finding {
     pub because: Option<&'static str>,
 }
 
-/// The outcome of every check, in the order of the list.
-pub fn examine(facts: &Facts) -> Vec<Finding> {
+/// The outcome of every check of this occasion, in the order of the list.
+pub fn examine(facts: &Facts, occasion: Occasion) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
-    for check in CHECKS {
+    for check in CHECKS.iter().filter(|check| check.occasions.contains(&occasion)) {
         let hinders = |needed: &&str| {
             let found = findings.iter().find(|finding| finding.id == *needed)?;
             let is_open = matches!(found.verdict, Verdict::Green | Verdict::Amber);

@@ -1,18 +1,24 @@
 //! The checks. Each is a pure function of the facts; a helper that ends with `?` answers for it where a request failed.
 
 mod guest;
+mod replacement;
 mod storage;
 
 use cloud_config::expiry::{Expiry, WARN_BEFORE};
 use jiff::SignedDuration;
+use program::capabilities::Right;
 use serde_json::Value;
 
 use super::{
-    Check, Outcome,
-    facts::{Answer, Cluster, Config, Facts, Failed, Trouble},
+    Check, Occasion, Outcome,
+    facts::{Answer, Asked, Cluster, Config, Facts, Failed, Trouble},
     read,
 };
-use guest::{agents, ccm, dhcp, kube_vip, leftovers, nodes, one_provider, tunnel_address};
+use guest::{agents, ccm, dhcp, kube_vip, leftovers, machines, nodes, one_provider, tunnel_address};
+use replacement::{
+    attachments, cluster_name, one_machine, service_addresses, way_back_credential, way_back_data_path,
+    way_back_fields,
+};
 use storage::{csi_driver, csi_leader, snapshot_crds, storage_classes, uses_storage};
 
 const GUEST: &[&str] = &["guest-api"];
@@ -26,8 +32,18 @@ const fn check(
     needs: &'static [&'static str],
     look: fn(&Facts) -> Result<Outcome, Outcome>,
 ) -> Check {
-    Check { id, about, needs, look }
+    Check { id, about, needs, occasions: Occasion::ALL, look }
 }
+
+/// A check of these occasions alone.
+const fn only(occasions: &'static [Occasion], check: Check) -> Check {
+    Check { occasions, ..check }
+}
+
+const OURS_RUN: &[Occasion] = &[Occasion::Daily, Occasion::BeforeRollback];
+const REPLACED: &[Occasion] = &[Occasion::BeforeUpgrade, Occasion::BeforeRollback];
+const UPGRADED: &[Occasion] = &[Occasion::BeforeUpgrade];
+const ROLLED_BACK: &[Occasion] = &[Occasion::BeforeRollback];
 
 /// Every check, in the order in which they are shown.
 pub const CHECKS: &[Check] = &[
@@ -42,7 +58,13 @@ pub const CHECKS: &[Check] = &[
         ca,
     ),
     check("harvester-login", "Harvester knows the cloud-config's credential", &["harvester-ca"], login),
-    check("credential-life", "the credential lasts for two weeks and more", &["cloud-config"], life),
+    check("credential-life", "the credential lasts for a week and more", &["cloud-config"], life),
+    check(
+        "rancher-credential",
+        "the cloud credential by which Rancher makes machines is valid, and lasts",
+        &[],
+        rancher_credential,
+    ),
     check("clock", "the clocks of Harvester and of this machine agree", HARVESTER, clock),
     check("harvester-version", "Harvester is a release that is served", HARVESTER, harvester_version),
     check(
@@ -73,13 +95,14 @@ pub const CHECKS: &[Check] = &[
     check("pools", "some IPPool has free addresses", &["load-balancer-crds"], pools),
     check("ccm", "somebody leads the cloud controller managers", GUEST, ccm),
     check("one-provider", "one cloud provider and one CSI driver run", GUEST, one_provider),
-    check("nodes", "every Node has its VirtualMachine", GUEST, nodes),
+    check("nodes", "every Node is known to be a machine of Harvester", GUEST, nodes),
     check(
-        "guest-agents",
-        "the guest agent of every Node's machine is connected",
+        "machines",
+        "every Node's VirtualMachine is in the namespace of the cloud-config",
         &["nodes", "harvester-login", "rights-machines"],
-        agents,
+        machines,
     ),
+    check("guest-agents", "the guest agent of every Node's machine is connected", &["machines"], agents),
     check("kube-vip", "kube-vip runs in the guest cluster, where Services need it", GUEST, kube_vip),
     check(
         "tunnel-address",
@@ -90,7 +113,8 @@ pub const CHECKS: &[Check] = &[
     check("dhcp", "Services with DHCP have their addresses", &["guest-api", "kube-vip"], dhcp),
     check("leftovers", "no LoadBalancer is left without its Service", BOTH, leftovers),
     check("csi-driver", "the CSI driver is registered on every Node that runs it", GUEST, csi_driver),
-    check("csi-leader", "somebody heals attachments", STORAGE, csi_leader),
+    // the Go driver has no such Lease
+    only(OURS_RUN, check("csi-leader", "somebody heals attachments", STORAGE, csi_leader)),
     check(
         "rights-volumes",
         "the credential may do what volumes need",
@@ -103,6 +127,56 @@ pub const CHECKS: &[Check] = &[
         "the host classes that StorageClasses name are there",
         &["harvester-login", "csi-driver"],
         storage_classes,
+    ),
+    only(REPLACED, check("attachments", "no volume is being attached or detached", STORAGE, attachments)),
+    only(
+        REPLACED,
+        check(
+            "one-machine",
+            "no volume is in two machines",
+            &["harvester-login", "csi-driver", "rights-machines"],
+            one_machine,
+        ),
+    ),
+    only(
+        UPGRADED,
+        check("service-addresses", "every Service of type LoadBalancer is served", GUEST, service_addresses),
+    ),
+    only(
+        UPGRADED,
+        check(
+            "cluster-name",
+            "the guest cluster's load balancers carry one name of a cluster, for the chart to keep",
+            BOTH,
+            cluster_name,
+        ),
+    ),
+    only(
+        ROLLED_BACK,
+        check(
+            "way-back-data-path",
+            "no load balancer has a data path that the Go program cannot change",
+            BOTH,
+            way_back_data_path,
+        ),
+    ),
+    only(
+        ROLLED_BACK,
+        check(
+            "way-back-fields",
+            "no load balancer and no pool asks for what the Go programs do not know",
+            HARVESTER,
+            way_back_fields,
+        ),
+    ),
+    only(
+        ROLLED_BACK,
+        check(
+            "way-back-credential",
+            "the cloud-config does not end, as the Go programs do not renew it",
+            &["cloud-config"],
+            way_back_credential,
+        ),
     ),
 ];
 
@@ -230,39 +304,65 @@ fn login(facts: &Facts) -> Result<Outcome, Outcome> {
     // everybody may read /version; the list shows whether the credential counts
     let answers = [read::balancers(&config.namespace), read::VERSION.to_owned()];
     for failed in answers.iter().filter_map(|path| answer(&facts.harvester, path).as_ref().err()) {
-        if failed.why.contains("clusters.management.cattle.io") {
-            return Ok(Outcome::red(
-                format!("Rancher does not know this Harvester any more: {}", failed.why),
-                "Harvester was imported into Rancher anew (rancher issue 53642): make the cloud credential and the \
-                 cloud-config anew",
-            ));
-        }
-        if failed.trouble == Trouble::Unauthorized {
-            return Ok(Outcome::red(
-                format!("Harvester refuses the credential: {}", failed.why),
-                "make the cloud-config anew: the token was revoked or has ended (harvester issue 5827)",
-            ));
-        }
+        refused(failed, "make the cloud-config anew")?;
     }
     got(&facts.harvester, read::VERSION)?;
     Ok(Outcome::green("the credential is valid"))
 }
 
-/// Two weeks: time to make a new one.
+/// An error where the server does not know the credential.
+fn refused(failed: &Failed, mend: &str) -> Result<(), Outcome> {
+    if failed.why.contains("clusters.management.cattle.io") {
+        return Err(Outcome::red(
+            format!("Rancher does not know this Harvester any more: {}", failed.why),
+            format!(
+                "Harvester was imported into Rancher anew (rancher issue 53642): make the cloud credential anew, then \
+                 {mend}"
+            ),
+        ));
+    }
+    if failed.trouble == Trouble::Unauthorized {
+        return Err(Outcome::red(
+            format!("Harvester refuses the credential: {}", failed.why),
+            format!("{mend}: the token was revoked or has ended (harvester issue 5827)"),
+        ));
+    }
+    Ok(())
+}
+
 fn life(facts: &Facts) -> Result<Outcome, Outcome> {
-    let expiry = config(facts)?.expiry;
-    let mend = "make the cloud-config anew, or let it be rotated";
-    Ok(match (expiry, expiry.remaining(facts.now)) {
+    Ok(lasts(config(facts)?.expiry, facts, "make the cloud-config anew, or let it be rotated"))
+}
+
+fn rancher_credential(facts: &Facts) -> Result<Outcome, Outcome> {
+    let Some(credential) = &facts.rancher else {
+        return Err(Outcome::not_asked(
+            "give it by --rancher-credential: key harvestercredentialConfig-kubeconfigContent of its Secret in namespace \
+             cattle-global-data of Rancher",
+        ));
+    };
+    let mend = "renew the cloud credential in Rancher (Cluster Management → Cloud Credentials)";
+    let credential = credential.as_ref().map_err(|why| Outcome::red(why.clone(), mend))?;
+    if let Err(failed) = &credential.answer {
+        refused(failed, mend)?;
+        return Err(Outcome::red(format!("{} cannot be used: {}", credential.server, failed.why), mend));
+    }
+    Ok(lasts(credential.expiry, facts, mend))
+}
+
+/// Below a week something is wrong: what renews a credential does so earlier.
+fn lasts(expiry: Expiry, facts: &Facts, mend: &str) -> Outcome {
+    match (expiry, expiry.remaining(facts.now)) {
         (Expiry::At(end), Some(left)) if !left.is_positive() => {
             Outcome::red(format!("it ended at {end} (harvester issue 5827)"), mend)
         }
-        (Expiry::At(end), Some(left)) if left < WARN_BEFORE * 2 => {
+        (Expiry::At(end), Some(left)) if left < WARN_BEFORE => {
             Outcome::amber(format!("it ends at {end}, in {} days", left.as_hours() / 24), mend)
         }
         (Expiry::At(end), _) => Outcome::green(format!("it ends at {end}")),
         (Expiry::Never, _) => Outcome::green("it does not end"),
         (Expiry::Unknown, _) => Outcome::not_asked("the credential does not say when it ends"),
-    })
+    }
 }
 
 /// Leases and tokens bear less.
@@ -282,36 +382,85 @@ fn clock(facts: &Facts) -> Result<Outcome, Outcome> {
 }
 
 fn harvester_version(facts: &Facts) -> Result<Outcome, Outcome> {
-    let setting = got(&facts.harvester, read::HARVESTER_VERSION)?;
-    let version = [text(setting, "/value"), text(setting, "/default")].into_iter().find(|it| !it.is_empty());
-    Ok(served("Harvester", version.unwrap_or("of unknown release"), OLDEST_HARVESTER))
+    let version = harvester_version_of(got(&facts.harvester, read::HARVESTER_VERSION)?);
+    let version =
+        version.ok_or_else(|| Outcome::not_asked("setting server-version of Harvester is empty"))?;
+    Ok(served("Harvester", version, OLDEST_HARVESTER))
 }
 
-/// Whether each grant of a check is given.
+fn harvester_version_of(setting: &Value) -> Option<&str> {
+    [text(setting, "/value"), text(setting, "/default")].into_iter().find(|it| !it.is_empty())
+}
+
+/// `None`: it cannot be read, or is a build without a number.
+fn harvester_release(facts: &Facts) -> Option<(u32, u32)> {
+    release(harvester_version_of(answer(&facts.harvester, read::HARVESTER_VERSION).as_ref().ok()?)?)
+}
+
+/// Whether the rights of a check are given: red where the part does not work, amber where something is off.
 fn rights(facts: &Facts, check: &str, feature: &str) -> Result<Outcome, Outcome> {
     let namespace = &config(facts)?.namespace;
-    let of_check = || facts.grants.iter().filter(|(grant, _)| grant.check == check);
-    if of_check().any(|(_, allowed)| allowed.is_none()) {
+    let of_check = || facts.rights.iter().filter(|asked| asked.check == check);
+    if of_check().next().is_none() || of_check().any(|asked| asked.allowed.is_none()) {
         return Err(Outcome::not_asked("Harvester does not answer to questions about rights"));
     }
-    let missing: Vec<_> = of_check()
-        .filter(|(_, allowed)| *allowed == Some(false))
-        .map(|(grant, _)| match grant.subresource {
-            "" => format!("{} {}", grant.verb, grant.resource),
-            sub => format!("{} {}/{sub}", grant.verb, grant.resource),
-        })
-        .collect();
-    Ok(if missing.is_empty() {
-        Outcome::green(format!("all that {feature} need, in namespace {namespace}"))
-    } else {
-        Outcome::red(
-            format!("not allowed in namespace {namespace}: {}", some(&missing)),
+    let refused = || of_check().filter(|asked| asked.allowed == Some(false));
+    let lame = refused().filter(|it| it.off.is_none() || is_only_way(facts, it));
+    let lame: Vec<_> = lame.map(|it| it.right.to_string()).collect();
+    if !lame.is_empty() {
+        return Ok(Outcome::red(
+            format!("not allowed in namespace {namespace}: {}", some(&lame)),
             format!(
                 "bind the role of deploy/rbac in namespace {namespace} to the cloud-config's ServiceAccount; without it \
                  {feature} are not served"
             ),
-        )
+        ));
+    }
+    // what the roles of this release lack cannot be bound
+    let release = harvester_release(facts);
+    let is_known = |since: &str| release.is_none() || release >= self::release(since).or(Some((0, 0)));
+    let off: Vec<_> = refused().filter(|it| is_known(it.since) && !is_other_way(facts, it)).collect();
+    Ok(match off.first() {
+        None => Outcome::green(format!("all that {feature} need, in namespace {namespace}")),
+        Some(first) => Outcome::amber(
+            format!(
+                "{} of {} rights are missing, and so {}",
+                off.len(),
+                of_check().count(),
+                first.off.unwrap_or_default()
+            ),
+            "`harvester-cloud-provider cloud-config inspect` lists them, what is off without each, and the role to bind",
+        ),
     })
+}
+
+/// Whether machines can be changed: by a PATCH, and by the subresources.
+fn ways(facts: &Facts) -> [bool; 2] {
+    let is_allowed = |verb: &str, subresource: &str| {
+        facts.rights.iter().any(|it| {
+            it.allowed == Some(true)
+                && (it.right.verb, it.right.resource, it.right.subresource)
+                    == (verb, "virtualmachines", subresource)
+        })
+    };
+    [is_allowed("patch", ""), is_allowed("update", "addvolume") && is_allowed("update", "removevolume")]
+}
+
+fn is_way(asked: &Asked) -> bool {
+    let Right { verb, resource, subresource, .. } = &asked.right;
+    matches!(
+        (*verb, *resource, *subresource),
+        ("patch", "virtualmachines", "") | (_, _, "addvolume" | "removevolume")
+    )
+}
+
+fn is_only_way(facts: &Facts, asked: &Asked) -> bool {
+    is_way(asked) && ways(facts) == [false, false]
+}
+
+/// It is not missed, because there is the other way.
+fn is_other_way(facts: &Facts, asked: &Asked) -> bool {
+    is_way(asked) && ways(facts) != [false, false]
 }
 
 fn rights_load_balancers(facts: &Facts) -> Result<Outcome, Outcome> {
@@ -351,6 +500,9 @@ fn crds(facts: &Facts) -> Result<Outcome, Outcome> {
 fn conversion(facts: &Facts) -> Result<Outcome, Outcome> {
     let path = read::former(&config(facts)?.namespace);
     Ok(match answer(&facts.harvester, &path) {
+        Ok(list) if list["items"].as_array().is_none_or(Vec::is_empty) => {
+            Outcome::not_asked("there is no LoadBalancer here to convert")
+        }
         Ok(_) => Outcome::green("v1alpha1 can be read"),
         Err(Failed { trouble: Trouble::NotFound, .. }) => Outcome::green("v1alpha1 is not served"),
         Err(Failed { trouble: Trouble::Refused, why }) => Outcome::red(
@@ -362,19 +514,17 @@ fn conversion(facts: &Facts) -> Result<Outcome, Outcome> {
 }
 
 fn webhook(facts: &Facts) -> Result<Outcome, Outcome> {
+    let start = "start harvester-load-balancer-webhook in Harvester; its log tells of the certificate and of the registration";
     Ok(match &facts.trial {
-        Ok(()) => Outcome::green("a LoadBalancer was accepted for a trial, and not stored"),
-        // an answer of the webhook is an answer
-        Err(failed)
-            if failed.trouble == Trouble::Refused && failed.why.contains("failed calling webhook") =>
-        {
-            Outcome::red(
-                failed.why.clone(),
-                "start harvester-load-balancer-webhook in Harvester; its log tells of the certificate",
-            )
+        Ok(()) => Outcome::red(
+            "a LoadBalancer with two listeners of one name is accepted: no webhook judges it",
+            start,
+        ),
+        Err(failed) if failed.why.contains("failed calling webhook") => {
+            Outcome::red(failed.why.clone(), start)
         }
-        Err(failed) if failed.trouble == Trouble::Refused => {
-            Outcome::green(format!("a LoadBalancer was refused for a trial: {}", failed.why))
+        Err(failed) if failed.why.contains("admission webhook") => {
+            Outcome::green("it refuses what it is to refuse")
         }
         Err(failed) => Outcome::not_asked(failed.why.clone()),
     })
@@ -382,14 +532,15 @@ fn webhook(facts: &Facts) -> Result<Outcome, Outcome> {
 
 fn pools(facts: &Facts) -> Result<Outcome, Outcome> {
     let pools = items(&facts.harvester, read::POOLS)?;
-    let free = |pool: &Value| pool["status"]["available"].as_i64().unwrap_or_default();
-    let all: i64 = pools.iter().map(free).sum();
+    // a pool that nobody has looked at yet says nothing
+    let free: Vec<_> = pools.iter().filter_map(|pool| pool["status"]["available"].as_i64()).collect();
+    let all: i64 = free.iter().copied().fold(0, i64::saturating_add);
     Ok(match pools.len() {
-        0 => Outcome::red(
+        0 => Outcome::amber(
             "Harvester has no IPPool",
-            "make one: Services with IPAM pool wait until there is one",
+            "make one: Services with IPAM pool wait until there is one, those with DHCP need none",
         ),
-        count if all == 0 => {
+        count if all == 0 && free.len() == count => {
             Outcome::red(format!("none of {count} IPPools has a free address"), "add a range to one of them")
         }
         count => Outcome::green(format!("{all} free addresses in {count} IPPools")),

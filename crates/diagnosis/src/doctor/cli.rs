@@ -7,7 +7,7 @@ use std::{ffi::OsString, fmt::Write as _, io::IsTerminal as _, path::PathBuf, pr
 use cloud_config::{CloudConfig, Local};
 use program::flags::{Flag, Table};
 
-use super::{CHECKS, Finding, Verdict, examine, read, render};
+use super::{CHECKS, Finding, Occasion, Verdict, examine, read, render};
 use crate::cli::{PROGRAM, WRONG_ARGUMENTS, complain, failed};
 
 /// The flags.
@@ -25,6 +25,16 @@ pub const FLAGS: Table = Table {
             "PATH",
             "kubeconfig for Harvester, whose rights are looked at; else it is looked for where the cloud controller manager looks",
         ),
+        Flag::value(
+            "rancher-credential",
+            "FILE",
+            "kubeconfig of the cloud credential by which Rancher makes machines; without it that is not looked at",
+        ),
+        Flag::switch(
+            "before-upgrade",
+            "looks at what must be so before these programs replace the Go ones, too",
+        ),
+        Flag::switch("before-rollback", "looks at what must be so before the Go programs replace these, too"),
         Flag::value("output", "FORMAT", "text or json").default("text"),
         Flag::switch("list", "names every check and what it looks at, and asks nobody"),
     ],
@@ -39,6 +49,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut reader = FLAGS.read(&args, |name| std::env::var(name).ok());
     let kubeconfig = reader.text("kubeconfig").map(PathBuf::from);
     let cloud_config = reader.text("cloud-config").map(PathBuf::from);
+    let rancher = reader.text("rancher-credential").map(PathBuf::from);
+    let replaced = [reader.is_on("before-upgrade"), reader.is_on("before-rollback")];
     let json = reader.read("output", false, |text| match text {
         "text" => Ok(false),
         "json" => Ok(true),
@@ -50,6 +62,15 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         complain("see --help");
         return ExitCode::from(WRONG_ARGUMENTS);
     }
+    let occasion = match replaced {
+        [false, false] => Occasion::Daily,
+        [true, false] => Occasion::BeforeUpgrade,
+        [false, true] => Occasion::BeforeRollback,
+        [true, true] => {
+            complain("--before-upgrade and --before-rollback exclude each other: give one of them");
+            return ExitCode::from(WRONG_ARGUMENTS);
+        }
+    };
     if is_list {
         return program::show(&list());
     }
@@ -59,8 +80,14 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         let guest = cloud_config::local(&Local { kubeconfig, master: None }, &settings)?;
         let config = cloud_config::find(cloud_config.as_deref()).and_then(|file| CloudConfig::read(&file));
         let config = config.as_ref().map_err(ToString::to_string);
-        let facts = read::read(&guest, config, &settings, process.clock.now()).await;
-        Ok::<_, cloud_config::Error>(examine(&facts))
+        let mut facts = read::read(&guest, config, &settings, process.clock.now()).await;
+        if let Some(file) = rancher {
+            facts.rancher = Some(match CloudConfig::read(&file) {
+                Ok(credential) => read::read_rancher(&credential, &settings).await,
+                Err(error) => Err(error.to_string()),
+            });
+        }
+        Ok::<_, cloud_config::Error>(examine(&facts, occasion))
     });
     match outcome {
         Ok(Ok(findings)) => show(&findings, json),

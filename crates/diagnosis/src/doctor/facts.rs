@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use cloud_config::expiry::Expiry;
 use jiff::Timestamp;
+use program::capabilities::Right;
 use serde_json::Value;
 
 /// Why a request has no answer of use.
@@ -47,15 +48,27 @@ pub struct Config {
     pub expiry: Expiry,
 }
 
-/// One action that a part needs on Harvester.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grant {
+/// Rancher's cloud credential.
+#[derive(Clone, Debug)]
+pub struct Rancher {
+    pub server: String,
+    pub expiry: Expiry,
+    /// What its server says to who asks for its version with it.
+    pub answer: Answer,
+}
+
+/// A right that a part needs on Harvester, and whether the credential has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
     /// The check that asks for it.
     pub check: &'static str,
-    pub verb: &'static str,
-    pub group: &'static str,
-    pub resource: &'static str,
-    pub subresource: &'static str,
+    pub right: Right,
+    /// The first release of Harvester whose roles have it; empty for all.
+    pub since: &'static str,
+    /// What is off without it. `None`: the part does not work.
+    pub off: Option<&'static str>,
+    /// `None`: the server did not say.
+    pub allowed: Option<bool>,
 }
 
 /// Everything that the checks look at.
@@ -65,11 +78,21 @@ pub struct Facts {
     pub guest: Cluster,
     /// Or why there is none.
     pub config: Result<Config, String>,
+    /// Or why it cannot be used. `None`: it was not given.
+    pub rancher: Option<Result<Rancher, String>>,
     pub harvester: Cluster,
+    /// The clock of the guest cluster's API server. `None`: it did not say.
+    pub guest_time: Option<Timestamp>,
     /// The clock of Harvester's API server. `None`: it did not say.
     pub harvester_time: Option<Timestamp>,
-    /// Whether each of [`super::read::GRANTS`] is given. `None`: it could not be asked.
-    pub grants: Vec<(Grant, Option<bool>)>,
-    /// The answer to a LoadBalancer that is made for a trial (`dryRun`), and by that to the webhook.
+    pub rights: Vec<Asked>,
+    /// The answer to a LoadBalancer (`dryRun`) that the definition of the kind allows and the webhook refuses.
     pub trial: Result<(), Failed>,
+}
+
+impl Facts {
+    /// Now, by the clock that wrote the times of the guest cluster's objects, or by this machine's.
+    pub fn now_in_guest(&self) -> Timestamp {
+        self.guest_time.unwrap_or(self.now)
+    }
 }

@@ -2,30 +2,35 @@
 
 use cloud_config::{CloudConfig, Connection, Options, expiry};
 use controller_kit::error_message;
-use futures::{future::join_all, join};
+use csi_driver::host::rights::{GRANTS, Role};
+use futures::{StreamExt as _, future::join_all, join, stream};
 use harvester_api::load_balancer::API_VERSIONS;
 use http::{Request, header};
 use jiff::{Timestamp, fmt::rfc2822};
 use kube::{Client, client::Body};
+use program::capabilities::Right;
 use serde_json::{Value, json};
 
-use super::facts::{Answer, Cluster, Config, Facts, Failed, Grant, Trouble};
+use super::facts::{Answer, Asked, Cluster, Config, Facts, Failed, Rancher, Trouble};
 use crate::explain::cut;
 
 pub(crate) const VERSION: &str = "/version";
 pub(crate) const NODES: &str = "/api/v1/nodes";
+const ONE_NODE: &str = "/api/v1/nodes?limit=1";
 pub(crate) const SERVICES: &str = "/api/v1/services";
 pub(crate) const DEPLOYMENTS: &str = "/apis/apps/v1/deployments";
 pub(crate) const DAEMON_SETS: &str = "/apis/apps/v1/daemonsets";
 pub(crate) const CSI_DRIVERS: &str = "/apis/storage.k8s.io/v1/csidrivers";
 pub(crate) const CSI_NODES: &str = "/apis/storage.k8s.io/v1/csinodes";
 pub(crate) const STORAGE_CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
+pub(crate) const ATTACHMENTS: &str = "/apis/storage.k8s.io/v1/volumeattachments";
+pub(crate) const VOLUMES: &str = "/api/v1/persistentvolumes";
 pub(crate) const SNAPSHOTS: &str = "/apis/snapshot.storage.k8s.io";
 pub(crate) const CCM_LEASE: &str =
     "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/cloud-controller-manager";
 pub(crate) const CSI_LEASE: &str =
     "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/harvester-csi-attach";
-const OF_GUEST: [&str; 11] = [
+const OF_GUEST: [&str; 13] = [
     VERSION,
     NODES,
     SERVICES,
@@ -34,6 +39,8 @@ const OF_GUEST: [&str; 11] = [
     CSI_DRIVERS,
     CSI_NODES,
     STORAGE_CLASSES,
+    ATTACHMENTS,
+    VOLUMES,
     SNAPSHOTS,
     CCM_LEASE,
     CSI_LEASE,
@@ -64,38 +71,45 @@ pub(crate) fn instances(namespace: &str) -> String {
 const BALANCERS: &str = "loadbalancer.harvesterhci.io";
 const KUBEVIRT: &str = "kubevirt.io";
 const SUBRESOURCES: &str = "subresources.kubevirt.io";
+/// Questions about rights that are asked at once.
+const AT_ONCE: usize = 8;
 
-const fn grant(
-    check: &'static str,
-    verb: &'static str,
-    group: &'static str,
-    [resource, subresource]: [&'static str; 2],
-) -> Grant {
-    Grant { check, verb, group, resource, subresource }
-}
-
-/// What the guest cluster's credential must be allowed in its namespace of Harvester.
-pub const GRANTS: &[Grant] = &[
-    grant("rights-load-balancers", "get", BALANCERS, ["loadbalancers", ""]),
-    grant("rights-load-balancers", "list", BALANCERS, ["loadbalancers", ""]),
-    grant("rights-load-balancers", "watch", BALANCERS, ["loadbalancers", ""]),
-    grant("rights-load-balancers", "create", BALANCERS, ["loadbalancers", ""]),
-    grant("rights-load-balancers", "update", BALANCERS, ["loadbalancers", ""]),
-    grant("rights-load-balancers", "delete", BALANCERS, ["loadbalancers", ""]),
-    grant("rights-machines", "get", KUBEVIRT, ["virtualmachines", ""]),
-    grant("rights-machines", "list", KUBEVIRT, ["virtualmachines", ""]),
-    grant("rights-machines", "watch", KUBEVIRT, ["virtualmachines", ""]),
-    grant("rights-machines", "get", KUBEVIRT, ["virtualmachineinstances", ""]),
-    grant("rights-machines", "list", KUBEVIRT, ["virtualmachineinstances", ""]),
-    grant("rights-machines", "watch", KUBEVIRT, ["virtualmachineinstances", ""]),
-    grant("rights-volumes", "get", "", ["persistentvolumeclaims", ""]),
-    grant("rights-volumes", "list", "", ["persistentvolumeclaims", ""]),
-    grant("rights-volumes", "create", "", ["persistentvolumeclaims", ""]),
-    grant("rights-volumes", "patch", "", ["persistentvolumeclaims", ""]),
-    grant("rights-volumes", "delete", "", ["persistentvolumeclaims", ""]),
-    grant("rights-volumes", "update", SUBRESOURCES, ["virtualmachines", "addvolume"]),
-    grant("rights-volumes", "update", SUBRESOURCES, ["virtualmachines", "removevolume"]),
+/// What the cloud controller manager must be allowed: verbs on a kind.
+const OF_PROVIDER: [(&str, &str, &str, &[&str]); 3] = [
+    (
+        "rights-load-balancers",
+        BALANCERS,
+        "loadbalancers",
+        &["get", "list", "watch", "create", "update", "delete"],
+    ),
+    ("rights-machines", KUBEVIRT, "virtualmachines", &["get", "list", "watch"]),
+    ("rights-machines", KUBEVIRT, "virtualmachineinstances", &["get", "list", "watch"]),
 ];
+
+/// Every right that is asked for in the guest cluster's namespace of Harvester, and around it.
+pub fn rights(namespace: &str) -> Vec<Asked> {
+    let asked = |check, right, since, off| Asked { check, right, since, off, allowed: None };
+    let of_provider = OF_PROVIDER.iter().flat_map(|(check, group, resource, verbs)| {
+        let right = |verb: &&'static str| Right::new(verb, group, resource).within(namespace);
+        verbs.iter().map(move |verb| asked(*check, right(verb), "", None))
+    });
+    let host_names =
+        Right::new("get", SUBRESOURCES, "virtualmachineinstances").on("guestosinfo").within(namespace);
+    let host_names = asked(
+        "rights-machines",
+        host_names,
+        "",
+        Some("a Node is found only if its name is its VirtualMachine's"),
+    );
+    let of_host = GRANTS.iter().filter(|grant| grant.role != Role::Guest).map(|grant| {
+        // a Harvester has one of two ways into a machine, which the check knows
+        let is_way =
+            grant.group == SUBRESOURCES || (grant.verb, grant.resource) == ("patch", "virtualmachines");
+        let off = (is_way || grant.role == Role::CsiDriver || grant.verb == "watch").then_some(grant.off);
+        asked("rights-volumes", grant.right(namespace), grant.since, off)
+    });
+    of_provider.chain([host_names]).chain(of_host).collect()
+}
 
 /// Reads everything. `config`: the cloud-config, or why there is none.
 pub async fn read(
@@ -119,6 +133,19 @@ pub async fn read(
     read_with(guest, config, harvester, now).await
 }
 
+/// Rancher's cloud credential: when it ends, and whether it counts.
+pub async fn read_rancher(credential: &CloudConfig, settings: &Options) -> Result<Rancher, String> {
+    let connection = Connection::open(credential, settings).map_err(|error| error.to_string())?;
+    let client = connection.client();
+    // Nodes, because everybody may read /version
+    let (expiry, answer) = join!(expiry::of(credential, settings), get(&client, ONE_NODE));
+    let answer = answer.or_else(|failed| match failed.trouble {
+        Trouble::Forbidden => Ok(Value::Null),
+        _ => Err(failed),
+    });
+    Ok(Rancher { server: credential.server(), expiry, answer })
+}
+
 /// As [`read`], with a client for Harvester that somebody made.
 pub async fn read_with(
     guest: &Client,
@@ -126,21 +153,34 @@ pub async fn read_with(
     harvester: Option<Client>,
     now: Timestamp,
 ) -> Facts {
+    let guest_time = time_of(guest).await;
     let guest = cluster(guest, OF_GUEST.map(str::to_owned).to_vec());
     let (Ok(found), Some(client)) = (&config, harvester) else {
         let trial = Err(Failed { trouble: Trouble::NoAnswer, why: String::new() });
         let (guest, harvester) = (guest.await, Cluster::default());
-        return Facts { now, guest, config, harvester, harvester_time: None, grants: Vec::new(), trial };
+        return Facts {
+            now,
+            guest,
+            config,
+            rancher: None,
+            harvester,
+            guest_time,
+            harvester_time: None,
+            rights: Vec::new(),
+            trial,
+        };
     };
     let namespace = &found.namespace;
     let fixed = [VERSION, BALANCER_GROUP, POOLS, STORAGE_CLASSES, HARVESTER_VERSION].map(str::to_owned);
     let own = [balancers(namespace), former(namespace), machines(namespace), instances(namespace)];
     let paths = fixed.into_iter().chain(own).collect();
-    let grants = join_all(GRANTS.iter().map(|grant| is_granted(&client, namespace, grant)));
-    let (guest, harvester, harvester_time, grants, trial) =
-        join!(guest, cluster(&client, paths), time_of(&client), grants, try_out(&client, namespace));
-    let grants = GRANTS.iter().copied().zip(grants).collect();
-    Facts { now, guest, config, harvester, harvester_time, grants, trial }
+    let rights = rights(namespace)
+        .into_iter()
+        .map(async |asked| Asked { allowed: is_granted(&client, &asked.right).await, ..asked });
+    let rights = stream::iter(rights).buffered(AT_ONCE).collect();
+    let (guest, harvester, harvester_time, rights, trial) =
+        join!(guest, cluster(&client, paths), time_of(&client), rights, try_out(&client, namespace));
+    Facts { now, guest, config, rancher: None, harvester, guest_time, harvester_time, rights, trial }
 }
 
 async fn cluster(client: &Client, paths: Vec<String>) -> Cluster {
@@ -159,22 +199,23 @@ async fn post(client: &Client, path: &str, body: &Value) -> Answer {
     client.request::<Value>(request).await.map_err(|error| failed(&error))
 }
 
-async fn is_granted(client: &Client, namespace: &str, grant: &Grant) -> Option<bool> {
-    let Grant { verb, group, resource, subresource, .. } = grant;
+async fn is_granted(client: &Client, right: &Right) -> Option<bool> {
+    let Right { verb, group, resource, subresource, namespace, name } = right;
     let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": {"namespace": namespace, "verb": verb, "group": group,
-            "resource": resource, "subresource": subresource}}});
+            "resource": resource, "subresource": subresource, "name": name}}});
     let answer =
         post(client, "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", &review).await.ok()?;
     answer["status"]["allowed"].as_bool()
 }
 
-/// Nothing is stored, and the webhooks are asked.
+/// Nothing is stored. The definition of the kind allows two listeners of one name, and the webhook of either program refuses
+/// them: an acceptance means that no webhook was asked.
 async fn try_out(client: &Client, namespace: &str) -> Result<(), Failed> {
+    let listener = |port: u16| json!({"name": "twice", "port": port, "protocol": "TCP", "backendPort": port});
     let trial = json!({"apiVersion": API_VERSIONS[0], "kind": "LoadBalancer",
         "metadata": {"generateName": "doctor-", "namespace": namespace},
-        "spec": {"workloadType": "cluster", "ipam": "pool",
-            "listeners": [{"name": "http", "port": 80, "protocol": "TCP", "backendPort": 80}]}});
+        "spec": {"workloadType": "vm", "ipam": "pool", "listeners": [listener(80), listener(81)]}});
     post(client, &format!("{}?dryRun=All", balancers(namespace)), &trial).await.map(|_| ())
 }
 

@@ -4,9 +4,11 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::{
-    facts::{Answer, Cluster, Config, Failed, Trouble},
+    facts::{Answer, Asked, Cluster, Config, Failed, Rancher, Trouble},
     *,
 };
+
+mod replacement;
 
 const NOW: &str = "2026-11-23T12:00:00Z";
 
@@ -32,6 +34,12 @@ fn cluster<const N: usize>(answers: [(&str, Answer); N]) -> Cluster {
     Cluster { answers: answers.map(|(path, answer)| (path.to_owned(), answer)).into_iter().collect() }
 }
 
+/// A VirtualMachine with one claim.
+fn machine(name: &str, uid: &str, claim: &str) -> Value {
+    json!({"metadata": {"name": name, "uid": uid}, "spec": {"template": {"spec": {"volumes": [
+        {"name": "init", "cloudInitNoCloud": {}}, {"name": claim, "persistentVolumeClaim": {"claimName": claim}}]}}}})
+}
+
 /// Two clusters that are in order, with storage, a Service that kube-vip announces and one with DHCP.
 fn healthy() -> Facts {
     let csi = names::CSI_DRIVER;
@@ -54,7 +62,11 @@ fn healthy() -> Facts {
         ),
         (
             read::DEPLOYMENTS,
-            list(&json!([workload("harvester-cloud-provider", "r/harvester-cloud-provider:1", &json!([]))])),
+            list(&json!([workload(
+                "harvester-cloud-provider",
+                "r/harvester-cloud-provider:1",
+                &json!(["--cluster-name=blue"])
+            )])),
         ),
         (
             read::DAEMON_SETS,
@@ -74,6 +86,12 @@ fn healthy() -> Facts {
                 &json!([{"metadata": {"name": "fast"}, "provisioner": csi, "parameters": {"hostStorageClass": "longhorn"}}]),
             ),
         ),
+        (
+            read::ATTACHMENTS,
+            list(&json!([{"metadata": {"name": "csi-1"}, "status": {"attached": true},
+                    "spec": {"attacher": csi, "nodeName": "blue-1", "source": {"persistentVolumeName": "pvc-1"}}}])),
+        ),
+        (read::VOLUMES, list(&json!([{"spec": {"csi": {"driver": csi, "volumeHandle": "pvc-1"}}}]))),
         (read::SNAPSHOTS, Ok(json!({"versions": [{"version": "v1"}]}))),
         (read::CCM_LEASE, lease("blue-1_1", NOW)),
         (read::CSI_LEASE, lease("blue-1_2", NOW)),
@@ -86,13 +104,21 @@ fn healthy() -> Facts {
         (read::STORAGE_CLASSES, list(&json!([{"metadata": {"name": "longhorn"}}]))),
         (
             &read::balancers("team-a"),
-            list(&json!([{"metadata": {"namespace": "team-a", "name": "blue-web"}}])),
+            list(&json!([{"metadata": {"namespace": "team-a", "name": "blue-web", "labels": {
+                    "cloudprovider.harvesterhci.io/cluster": "blue",
+                    "cloudprovider.harvesterhci.io/serviceNamespace": "shop",
+                    "cloudprovider.harvesterhci.io/serviceName": "web"}},
+                "spec": {"workloadType": "cluster", "healthCheck": {"port": 80}},
+                "status": {"address": "10.0.0.50"}}])),
         ),
-        (&read::former("team-a"), list(&json!([]))),
-        (&read::machines("team-a"), list(&json!([{"metadata": {"name": "blue-1", "uid": "uid-1"}}]))),
+        (&read::former("team-a"), list(&json!([{"metadata": {"name": "blue-web"}}]))),
+        (
+            &read::machines("team-a"),
+            list(&json!([machine("blue-1", "uid-1", "pvc-1"), machine("other", "uid-9", "disk-0")])),
+        ),
         (
             &read::instances("team-a"),
-            list(&json!([{"metadata": {"name": "blue-1"},
+            list(&json!([{"metadata": {"name": "blue-1", "uid": "uid-vmi"},
                 "status": {"conditions": [{"type": "AgentConnected", "status": "True"}]}}])),
         ),
     ]);
@@ -105,15 +131,27 @@ fn healthy() -> Facts {
             namespace: "team-a".to_owned(),
             expiry: Expiry::Never,
         }),
+        rancher: Some(Ok(Rancher {
+            server: "https://rancher/k8s/clusters/c-m-1".to_owned(),
+            expiry: Expiry::Never,
+            answer: Ok(json!({})),
+        })),
         harvester,
         harvester_time: Some(NOW.parse().unwrap()),
-        grants: read::GRANTS.iter().map(|grant| (*grant, Some(true))).collect(),
-        trial: Ok(()),
+        guest_time: Some(NOW.parse().unwrap()),
+        rights: read::rights("team-a")
+            .into_iter()
+            .map(|asked| Asked { allowed: Some(true), ..asked })
+            .collect(),
+        trial: Err(failed(
+            Trouble::Refused,
+            "admission webhook \"validator\" denied the request: listeners have duplicate name \"twice\"",
+        )),
     }
 }
 
 fn of(verdict: Verdict, facts: &Facts) -> Vec<&'static str> {
-    let findings = examine(facts);
+    let findings = examine(facts, Occasion::Daily);
     findings.iter().filter(|finding| finding.verdict == verdict).map(|finding| finding.id).collect()
 }
 
@@ -126,20 +164,20 @@ fn change(cluster: &mut Cluster, path: &str, change: impl FnOnce(&mut Value)) {
     change(cluster.answers.get_mut(path).unwrap().as_mut().unwrap());
 }
 
-#[test]
-fn of_two_clusters_in_order_every_check_is_green() {
-    let findings = examine(&healthy());
+#[rstest]
+#[case(Occasion::Daily, 20)]
+#[case(Occasion::BeforeUpgrade, 24)]
+#[case(Occasion::BeforeRollback, 25)]
+fn of_two_clusters_in_order_every_check_is_green(#[case] occasion: Occasion, #[case] at_least: usize) {
+    let findings = examine(&healthy(), occasion);
     let green = findings.iter().all(|finding| finding.verdict == Verdict::Green && finding.mend.is_none());
     assert!(green, "{findings:#?}");
-    assert!(CHECKS.len() >= 20, "{}", CHECKS.len());
+    assert!(findings.len() >= at_least, "{}", findings.len());
 }
 
 fn deny(facts: &mut Facts, verb: &str, resource: &str) {
-    for (grant, allowed) in &mut facts.grants {
-        if grant.verb == verb && grant.resource == resource {
-            *allowed = Some(false);
-        }
-    }
+    let denied = facts.rights.iter_mut().filter(|it| it.right.verb == verb && it.right.resource == resource);
+    denied.for_each(|it| it.allowed = Some(false));
 }
 
 fn at(text: &str) -> jiff::Timestamp {
@@ -175,6 +213,9 @@ fn at(text: &str) -> jiff::Timestamp {
 })]
 #[case("rights-load-balancers", |facts: &mut Facts| deny(facts, "create", "loadbalancers"))]
 #[case("rights-machines", |facts: &mut Facts| deny(facts, "watch", "virtualmachineinstances"))]
+#[case("machines", |facts: &mut Facts| {
+    change(&mut facts.harvester, &read::machines("team-a"), |all| drop(all["items"].as_array_mut().unwrap().remove(0)));
+})]
 #[case("rights-volumes", |facts: &mut Facts| deny(facts, "patch", "persistentvolumeclaims"))]
 #[case("load-balancer-crds", |facts: &mut Facts| {
     answers(&mut facts.harvester, read::BALANCER_GROUP, Err(failed(Trouble::NotFound, "not found")));
@@ -183,10 +224,10 @@ fn at(text: &str) -> jiff::Timestamp {
     let broken = failed(Trouble::Refused, "conversion webhook failed: 404");
     answers(&mut facts.harvester, &read::former("team-a"), Err(broken));
 })]
+#[case("webhook", |facts: &mut Facts| facts.trial = Ok(()))]
 #[case("webhook", |facts: &mut Facts| {
     facts.trial = Err(failed(Trouble::Refused, "Internal error: failed calling webhook \"x\": no endpoints"));
 })]
-#[case("pools", |facts: &mut Facts| answers(&mut facts.harvester, read::POOLS, list(&json!([]))))]
 #[case("pools", |facts: &mut Facts| {
     change(&mut facts.harvester, read::POOLS, |pools| pools["items"][0]["status"]["available"] = json!(0));
 })]
@@ -224,26 +265,32 @@ fn at(text: &str) -> jiff::Timestamp {
     change(&mut facts.guest, read::SERVICES, |all| all["items"][1]["status"] = json!({}));
 })]
 #[case("leftovers", |facts: &mut Facts| {
-    let told = json!({"cloudprovider.harvesterhci.io/without-service": "since yesterday"});
-    change(&mut facts.harvester, &read::balancers("team-a"), |all| all["items"][0]["metadata"]["annotations"] = told);
+    change(&mut facts.harvester, &read::balancers("team-a"), |all| {
+        all["items"][0]["metadata"]["labels"]["cloudprovider.harvesterhci.io/serviceName"] = json!("gone");
+    });
 })]
 #[case("csi-driver", |facts: &mut Facts| answers(&mut facts.guest, read::CSI_DRIVERS, list(&json!([]))))]
 #[case("csi-driver", |facts: &mut Facts| {
     change(&mut facts.guest, read::CSI_NODES, |all| all["items"][0]["spec"]["drivers"] = json!([]));
 })]
+#[case("csi-driver", |facts: &mut Facts| {
+    change(&mut facts.guest, read::DAEMON_SETS, |all| drop(all["items"].as_array_mut().unwrap().remove(1)));
+})]
 #[case("csi-leader", |facts: &mut Facts| {
     answers(&mut facts.guest, read::CSI_LEASE, Err(failed(Trouble::NotFound, "not found")));
-})]
-#[case("snapshot-crds", |facts: &mut Facts| {
-    answers(&mut facts.guest, read::SNAPSHOTS, Err(failed(Trouble::NotFound, "not found")));
 })]
 #[case("storage-classes", |facts: &mut Facts| {
     answers(&mut facts.harvester, read::STORAGE_CLASSES, list(&json!([])));
 })]
+#[case("rancher-credential", |facts: &mut Facts| facts.rancher = Some(Err("rancher.yaml: no current context".to_owned())))]
+#[case("rancher-credential", |facts: &mut Facts| rancher(facts).expiry = Expiry::At(at("2026-11-01T00:00:00Z")))]
+#[case("rancher-credential", |facts: &mut Facts| {
+    rancher(facts).answer = Err(failed(Trouble::Unauthorized, "Unauthorized"));
+})]
 fn of_one_thing_that_is_broken_that_line_alone_is_red(#[case] id: &str, #[case] broken: fn(&mut Facts)) {
     let mut facts = healthy();
     broken(&mut facts);
-    let findings = examine(&facts);
+    let findings = examine(&facts, Occasion::Daily);
     assert_eq!(of(Verdict::Red, &facts), [id], "{findings:#?}");
     let red = findings.iter().find(|finding| finding.verdict == Verdict::Red).unwrap();
     assert!(red.mend.as_ref().is_some_and(|mend| !mend.is_empty()), "{red:?}");
@@ -251,11 +298,198 @@ fn of_one_thing_that_is_broken_that_line_alone_is_red(#[case] id: &str, #[case] 
     assert!(waits.clone().all(|finding| finding.because == Some(red.id)), "{findings:#?}");
 }
 
+fn rancher(facts: &mut Facts) -> &mut Rancher {
+    facts.rancher.as_mut().unwrap().as_mut().unwrap()
+}
+
 #[test]
-fn a_credential_that_ends_in_ten_days_is_amber() {
+fn a_rancher_that_forgot_this_harvester_is_told_of_the_cloud_credential_too() {
     let mut facts = healthy();
-    facts.config.as_mut().unwrap().expiry = Expiry::At(at("2026-12-03T00:00:00Z"));
+    rancher(&mut facts).answer =
+        Err(failed(Trouble::NotFound, "clusters.management.cattle.io \"c-m-1\" not found"));
+    let findings = examine(&facts, Occasion::Daily);
+    let credential = findings.iter().find(|finding| finding.id == "rancher-credential").unwrap();
+    assert!(credential.mend.as_ref().unwrap().contains("53642"), "{credential:?}");
+    assert_eq!(of(Verdict::Red, &facts), ["rancher-credential"]);
+}
+
+#[test]
+fn a_cloud_credential_that_was_not_given_is_not_asked_and_the_line_says_where_it_is() {
+    let mut facts = healthy();
+    facts.rancher = None;
+    let findings = examine(&facts, Occasion::Daily);
+    let credential = findings.iter().find(|finding| finding.id == "rancher-credential").unwrap();
+    assert_eq!(credential.verdict, Verdict::NotAsked);
+    assert!(credential.sentence.contains("harvestercredentialConfig-kubeconfigContent"), "{credential:?}");
+}
+
+#[test]
+fn a_credential_that_ends_in_five_days_is_amber_and_one_that_is_about_to_be_renewed_is_not() {
+    let mut facts = healthy();
+    facts.config.as_mut().unwrap().expiry = Expiry::At(at("2026-11-28T00:00:00Z"));
     assert_eq!((of(Verdict::Amber, &facts), of(Verdict::Red, &facts)), (vec!["credential-life"], vec![]));
+    facts.config.as_mut().unwrap().expiry = Expiry::At(at("2026-12-03T00:00:00Z"));
+    assert_eq!(of(Verdict::Amber, &facts), [""; 0]);
+}
+
+/// What two healthy clusters say after a change, green lines left out.
+fn told(changed: impl FnOnce(&mut Facts)) -> Vec<(&'static str, Verdict)> {
+    let mut facts = healthy();
+    changed(&mut facts);
+    let findings = examine(&facts, Occasion::Daily).into_iter();
+    findings.filter(|it| it.verdict != Verdict::Green).map(|it| (it.id, it.verdict)).collect()
+}
+
+#[test]
+fn a_machine_of_the_former_life_is_missed_and_a_cloud_config_of_another_cluster_turns_one_line_red() {
+    let facts = |uid: &'static str| {
+        let mut facts = healthy();
+        change(&mut facts.harvester, &read::machines("team-a"), |all| {
+            all["items"][0]["metadata"]["uid"] = json!(uid);
+        });
+        facts
+    };
+    assert_eq!(of(Verdict::Red, &facts("made-anew")), ["machines"]);
+    let findings = examine(&facts("made-anew"), Occasion::Daily);
+    let machines = findings.iter().find(|finding| finding.id == "machines").unwrap();
+    assert!(machines.mend.as_ref().unwrap().contains("another cluster's"), "{machines:?}");
+}
+
+#[test]
+fn a_machine_that_is_stopped_is_named() {
+    let stopped = told(|facts| answers(&mut facts.harvester, &read::instances("team-a"), list(&json!([]))));
+    assert_eq!(stopped, [("guest-agents", Verdict::Amber)]);
+}
+
+#[test]
+fn a_node_that_somebody_else_manages_needs_no_machine() {
+    let foreign = told(|facts| {
+        change(&mut facts.guest, read::NODES, |all| {
+            let labels = json!({"cloudprovider.harvesterhci.io/externally-managed": "true"});
+            let node = json!({"metadata": {"name": "metal-1", "labels": labels}, "spec": {}});
+            all["items"].as_array_mut().unwrap().push(node);
+        });
+    });
+    assert_eq!(foreign, []);
+}
+
+#[rstest]
+#[case::of_the_schema("LoadBalancer is invalid: spec.listeners: Required value")]
+#[case::of_a_server_that_is_busy("etcdserver: request timed out")]
+fn a_refusal_that_is_not_the_webhooks_says_nothing_about_it(#[case] why: &str) {
+    let refused = told(|facts| facts.trial = Err(failed(Trouble::Refused, why)));
+    assert_eq!(refused, [("webhook", Verdict::NotAsked)]);
+}
+
+#[test]
+fn where_there_is_no_object_nothing_is_said_about_conversion() {
+    let empty = told(|facts| answers(&mut facts.harvester, &read::former("team-a"), list(&json!([]))));
+    assert_eq!(empty, [("conversion", Verdict::NotAsked)]);
+}
+
+#[test]
+fn a_mark_on_an_object_whose_service_is_there_and_another_clusters_object_are_no_leftovers() {
+    let marked = told(|facts| {
+        change(&mut facts.harvester, &read::balancers("team-a"), |all| {
+            let mark = json!({"cloudprovider.harvesterhci.io/without-service": "since yesterday"});
+            all["items"][0]["metadata"]["annotations"] = mark;
+            let mut other = all["items"][0].clone();
+            other["metadata"]["labels"] = json!({"cloudprovider.harvesterhci.io/cluster": "red"});
+            all["items"].as_array_mut().unwrap().push(other);
+        });
+    });
+    assert_eq!(marked, []);
+}
+
+#[test]
+fn an_object_that_names_this_cluster_by_uid_is_a_leftover_under_any_name_of_the_cluster() {
+    let of = |uid: &'static str| {
+        told(move |facts| {
+            change(&mut facts.guest, read::SERVICES, |all| {
+                let kubernetes =
+                    json!({"metadata": {"namespace": "default", "name": "kubernetes", "uid": "c1"}});
+                all["items"].as_array_mut().unwrap().push(kubernetes);
+            });
+            change(&mut facts.harvester, &read::balancers("team-a"), |all| {
+                all["items"][0]["metadata"]["annotations"] =
+                    json!({"cloudprovider.harvesterhci.io/cluster-uid": uid});
+                all["items"][0]["metadata"]["labels"] =
+                    json!({"cloudprovider.harvesterhci.io/cluster": "blue"});
+            });
+        })
+    };
+    assert_eq!(of("c1"), [("leftovers", Verdict::Red)]);
+    assert_eq!(of("c2"), [], "it is another cluster's");
+}
+
+#[test]
+fn a_right_that_a_feature_needs_is_amber_where_the_release_has_it() {
+    let denied = |version: &'static str| {
+        told(move |facts| {
+            answers(&mut facts.harvester, read::HARVESTER_VERSION, Ok(json!({"value": version})));
+            deny(facts, "create", "volumesnapshots");
+        })
+    };
+    assert_eq!(denied("v1.9.0"), [("rights-volumes", Verdict::Amber)]);
+    assert_eq!(denied("v1.5.0"), [], "its role has no such right");
+}
+
+#[test]
+fn of_the_two_ways_into_a_machine_one_is_enough() {
+    let without = |patch: bool, subresources: bool| {
+        told(move |facts| {
+            let ways = facts.rights.iter_mut().filter(|it| it.check == "rights-volumes");
+            for asked in ways {
+                let is_patch = (asked.right.verb, asked.right.resource) == ("patch", "virtualmachines");
+                let is_sub = asked.right.subresource.ends_with("volume");
+                asked.allowed = Some(!(is_patch && patch || is_sub && subresources));
+            }
+        })
+    };
+    assert_eq!(without(true, false), []);
+    assert_eq!(without(false, true), []);
+    assert_eq!(without(true, true), [("rights-volumes", Verdict::Red)]);
+}
+
+#[test]
+fn a_harvester_that_uses_dhcp_alone_and_a_pool_that_nobody_looked_at_yet_are_not_red() {
+    let none = told(|facts| answers(&mut facts.harvester, read::POOLS, list(&json!([]))));
+    assert_eq!(none, [("pools", Verdict::Amber)]);
+    let fresh = told(|facts| {
+        answers(&mut facts.harvester, read::POOLS, list(&json!([{"metadata": {"name": "new"}}])));
+    });
+    assert_eq!(fresh, []);
+}
+
+#[test]
+fn a_cluster_without_the_kinds_of_snapshots_is_amber() {
+    let none = told(|facts| {
+        answers(&mut facts.guest, read::SNAPSHOTS, Err(failed(Trouble::NotFound, "not found")));
+    });
+    assert_eq!(none, [("snapshot-crds", Verdict::Amber)]);
+}
+
+#[test]
+fn a_laptop_whose_clock_is_wrong_has_one_red_line() {
+    let fast = told(|facts| facts.now = at("2026-11-23T12:10:00Z"));
+    assert_eq!(fast, [("clock", Verdict::Red)]);
+}
+
+#[test]
+fn another_program_whose_image_has_kube_vip_in_its_name_is_none() {
+    let other = told(|facts| {
+        change(&mut facts.guest, read::DAEMON_SETS, |all| {
+            all["items"][0] =
+                workload("kube-vip-cloud-provider", "kube-vip/kube-vip-cloud-provider:v0.0.11", &json!([]));
+        });
+    });
+    assert!(other.contains(&("kube-vip", Verdict::Red)), "{other:?}");
+}
+
+#[test]
+fn a_cluster_in_which_no_provider_is_seen_is_not_called_one_with_one_provider() {
+    let none = told(|facts| answers(&mut facts.guest, read::DEPLOYMENTS, list(&json!([]))));
+    assert_eq!(none, [("one-provider", Verdict::NotAsked)]);
 }
 
 #[test]
@@ -263,7 +497,7 @@ fn a_rancher_that_knows_this_harvester_by_another_name_is_told_with_its_issue() 
     let mut facts = healthy();
     let gone = failed(Trouble::NotFound, "clusters.management.cattle.io \"c-m-1\" not found");
     facts.harvester.answers.values_mut().for_each(|answer| *answer = Err(gone.clone()));
-    let findings = examine(&facts);
+    let findings = examine(&facts, Occasion::Daily);
     let login = findings.iter().find(|finding| finding.id == "harvester-login").unwrap();
     assert!(login.verdict == Verdict::Red && login.mend.as_ref().unwrap().contains("53642"), "{login:?}");
     assert_eq!(of(Verdict::Red, &facts), ["harvester-login"]);
@@ -273,7 +507,7 @@ fn a_rancher_that_knows_this_harvester_by_another_name_is_told_with_its_issue() 
 fn what_the_kubeconfig_may_not_read_is_not_asked_and_named() {
     let mut facts = healthy();
     answers(&mut facts.harvester, read::POOLS, Err(failed(Trouble::Forbidden, "ippools is forbidden")));
-    let findings = examine(&facts);
+    let findings = examine(&facts, Occasion::Daily);
     let pools = findings.iter().find(|finding| finding.id == "pools").unwrap();
     assert_eq!((pools.verdict, pools.because), (Verdict::NotAsked, None));
     assert!(pools.sentence.contains("ippools is forbidden"), "{pools:?}");
@@ -303,9 +537,9 @@ fn a_check_needs_only_those_that_stand_before_it_and_each_id_is_there_once() {
 fn each_finding_is_one_line_and_its_next_step_another() {
     let mut facts = healthy();
     facts.config = Err("no cloud-config found".to_owned());
-    let findings = examine(&facts);
+    let findings = examine(&facts, Occasion::Daily);
     let text = render(&findings, false);
-    assert_eq!(text.lines().count(), CHECKS.len() + 1);
+    assert_eq!(text.lines().count(), findings.len() + 1);
     assert!(text.contains("cloud-config           red       no cloud-config found\n"), "{text}");
     assert!(!text.contains('\u{1b}') && render(&findings, true).contains('\u{1b}'));
 }

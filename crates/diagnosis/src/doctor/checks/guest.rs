@@ -2,9 +2,11 @@
 
 use std::{collections::BTreeSet, net::IpAddr};
 
-use harvester_api::{annotations, names};
+use harvester_api::{annotations, labels, names};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
+
+use crate::explain::cut;
 
 use super::{
     super::{
@@ -25,17 +27,19 @@ pub(super) fn leader(facts: &Facts, path: &str, program: &str) -> Result<Outcome
     };
     let lease = match answer(&facts.guest, path) {
         Err(Failed { trouble: Trouble::NotFound, .. }) => {
-            return Ok(stopped(format!("there is no Lease of {program}: it never ran")));
+            return Ok(stopped(format!(
+                "there is no Lease of {program}: it never ran, or has another name for it"
+            )));
         }
         _ => got(&facts.guest, path)?,
     };
-    let holder = text(lease, "/spec/holderIdentity");
+    let holder = &cut(text(lease, "/spec/holderIdentity"));
     let renewed: Option<Timestamp> = text(lease, "/spec/renewTime").parse().ok();
     let lasts = lease["spec"]["leaseDurationSeconds"].as_i64().unwrap_or_default();
     Ok(match renewed {
         Some(at)
             if !holder.is_empty()
-                && facts.now.duration_since(at).as_secs() <= lasts + CLOCKS_DIFFER.as_secs() =>
+                && facts.now_in_guest().duration_since(at).as_secs() <= lasts + CLOCKS_DIFFER.as_secs() =>
         {
             Outcome::green(format!("{holder} leads"))
         }
@@ -65,6 +69,13 @@ fn image(container: &Value) -> &str {
     last.split(':').next().unwrap_or_default()
 }
 
+/// kube-vip's image, under its own name or as Rancher mirrors it.
+fn is_kube_vip(workload: &Value) -> bool {
+    containers(workload)
+        .map(|container| image(container).trim_start_matches("mirrored-kube-vip-"))
+        .any(|image| matches!(image, "kube-vip" | "kube-vip-iptables"))
+}
+
 fn runs(workload: &Value, what: &str) -> bool {
     containers(workload).any(|container| image(container).contains(what))
 }
@@ -86,6 +97,9 @@ pub(super) fn one_provider(facts: &Facts) -> Result<Outcome, Outcome> {
             ));
         }
     }
+    if !all.iter().any(|it| runs(it, "harvester-cloud-provider") && !is_of_csi(it)) {
+        return Err(Outcome::not_asked("no Deployment or DaemonSet has an image harvester-cloud-provider"));
+    }
     Ok(Outcome::green("no two of one kind"))
 }
 
@@ -101,21 +115,57 @@ pub(super) fn is_of_csi(workload: &Value) -> bool {
 
 const UNINITIALISED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
+/// Somebody keeps it out of the cloud controller manager's hands.
+fn is_foreign(node: &Value) -> bool {
+    node["metadata"]["labels"][labels::EXTERNALLY_MANAGED] == "true"
+}
+
+fn own_nodes(facts: &Facts) -> Result<impl Iterator<Item = &Value> + Clone, Outcome> {
+    Ok(items(&facts.guest, read::NODES)?.iter().filter(|node| !is_foreign(node)))
+}
+
+/// The UID of the Node's VirtualMachine; empty where it has none.
+fn machine_uid(node: &Value) -> &str {
+    text(node, "/spec/providerID").strip_prefix(names::PROVIDER_ID_PREFIX).unwrap_or_default()
+}
+
 pub(super) fn nodes(facts: &Facts) -> Result<Outcome, Outcome> {
-    let nodes = items(&facts.guest, read::NODES)?;
+    let nodes = own_nodes(facts)?;
     let is_lost = |node: &&Value| {
         let taints = node["spec"]["taints"].as_array().into_iter().flatten();
-        !text(node, "/spec/providerID").starts_with(names::PROVIDER_ID_PREFIX)
-            || taints.clone().any(|taint| taint["key"] == UNINITIALISED)
+        machine_uid(node).is_empty() || taints.clone().any(|taint| taint["key"] == UNINITIALISED)
     };
-    let lost: Vec<_> = nodes.iter().filter(is_lost).map(name).collect();
+    let lost: Vec<_> = nodes.clone().filter(is_lost).map(name).collect();
     Ok(if lost.is_empty() {
-        Outcome::green(format!("{} Nodes", nodes.len()))
+        Outcome::green(format!("{} Nodes", nodes.count()))
     } else {
         Outcome::red(
             format!("not known to be machines of Harvester: {}", some(&lost)),
             "the name of a Node is its VirtualMachine's name or host name, in the namespace of the cloud-config; the log \
              of the cloud controller manager names what it looked for",
+        )
+    })
+}
+
+pub(super) fn machines(facts: &Facts) -> Result<Outcome, Outcome> {
+    let namespace = &config(facts)?.namespace;
+    let there: BTreeSet<_> = items(&facts.harvester, &read::machines(namespace))?
+        .iter()
+        .map(|machine| text(machine, "/metadata/uid"))
+        .collect();
+    let nodes = own_nodes(facts)?;
+    let gone: Vec<_> = nodes.clone().filter(|node| !there.contains(machine_uid(node))).map(name).collect();
+    Ok(if gone.is_empty() {
+        Outcome::green(format!("{} VirtualMachines", nodes.count()))
+    } else if gone.len() == nodes.count() {
+        Outcome::red(
+            format!("no Node's VirtualMachine is in namespace {namespace}"),
+            "this cloud-config is another cluster's, or its context has the wrong namespace: give the one of this cluster",
+        )
+    } else {
+        Outcome::red(
+            format!("their VirtualMachine is not in namespace {namespace}: {}", some(&gone)),
+            "delete the Node if its machine is gone for good",
         )
     })
 }
@@ -128,35 +178,36 @@ pub(super) fn agents(facts: &Facts) -> Result<Outcome, Outcome> {
         let conditions = instance["status"]["conditions"].as_array().into_iter().flatten();
         conditions.clone().any(|it| it["type"] == "AgentConnected" && it["status"] == "True")
     };
-    let of_nodes: BTreeSet<_> = items(&facts.guest, read::NODES)?
-        .iter()
-        .filter_map(|node| text(node, "/spec/providerID").strip_prefix(names::PROVIDER_ID_PREFIX))
-        .collect();
+    let of_nodes: BTreeSet<_> = own_nodes(facts)?.map(machine_uid).collect();
     let of_nodes = machines.iter().filter(|machine| of_nodes.contains(text(machine, "/metadata/uid")));
-    let silent: Vec<_> = of_nodes
-        .map(name)
-        .filter(|machine| {
-            instances.iter().any(|instance| name(instance) == *machine && !is_connected(instance))
-        })
-        .collect();
-    Ok(if silent.is_empty() {
-        Outcome::green("every machine's agent is connected")
-    } else {
+    let of_nodes: Vec<_> = of_nodes.map(name).collect();
+    let instance = |machine: &&&str| instances.iter().find(|instance| name(instance) == **machine);
+    let stopped: Vec<_> = of_nodes.iter().filter(|machine| instance(machine).is_none()).collect();
+    let silent = of_nodes.iter().filter(|machine| instance(machine).is_some_and(|it| !is_connected(it)));
+    let silent: Vec<_> = silent.collect();
+    Ok(if !silent.is_empty() {
         Outcome::red(
             format!("no guest agent in {}", some(&silent)),
             "install and start qemu-guest-agent there: host names, addresses of further networks and frozen file systems \
              come from it",
         )
+    } else if !stopped.is_empty() {
+        Outcome::amber(
+            format!("without an instance: {}", some(&stopped)),
+            "start these VirtualMachines, or delete their Nodes",
+        )
+    } else {
+        Outcome::green("every machine's agent is connected")
     })
 }
 
 /// Services of type LoadBalancer.
-fn balanced(facts: &Facts) -> Result<Vec<&Value>, Outcome> {
+pub(super) fn balanced(facts: &Facts) -> Result<Vec<&Value>, Outcome> {
     let services = items(&facts.guest, read::SERVICES)?;
     Ok(services.iter().filter(|service| text(service, "/spec/type") == "LoadBalancer").collect())
 }
 
-fn shown(service: &Value) -> impl Iterator<Item = IpAddr> {
+pub(super) fn shown(service: &Value) -> impl Iterator<Item = IpAddr> {
     let ingress = service["status"]["loadBalancer"]["ingress"].as_array().into_iter().flatten();
     ingress.filter_map(|ingress| ingress["ip"].as_str()?.parse().ok())
 }
@@ -167,7 +218,7 @@ pub(super) fn kube_vip(facts: &Facts) -> Result<Outcome, Outcome> {
         .filter(|service| !annotation(service, annotations::KUBE_VIP_LOADBALANCER_IPS).is_empty())
         .map(key)
         .collect();
-    let sets: Vec<_> = workloads(facts)?.filter(|workload| runs(workload, "kube-vip")).collect();
+    let sets: Vec<_> = workloads(facts)?.filter(|workload| is_kube_vip(workload)).collect();
     let is_ready = |set: &&&Value| {
         set["status"]["numberReady"]
             .as_i64()
@@ -228,7 +279,7 @@ pub(super) fn dhcp(facts: &Facts) -> Result<Outcome, Outcome> {
         let made: Option<Timestamp> = text(service, "/metadata/creationTimestamp").parse().ok();
         annotation(service, annotations::KUBE_VIP_LOADBALANCER_IPS) == names::DHCP_ADDRESS
             && shown(service).next().is_none()
-            && made.is_some_and(|made| facts.now.duration_since(made) > LEASED_WITHIN)
+            && made.is_some_and(|made| facts.now_in_guest().duration_since(made) > LEASED_WITHIN)
     };
     let waiting: Vec<_> = balanced(facts)?.into_iter().filter(waits).map(key).collect();
     Ok(if waiting.is_empty() {
@@ -242,11 +293,32 @@ pub(super) fn dhcp(facts: &Facts) -> Result<Outcome, Outcome> {
     })
 }
 
+/// By `--cluster-name` of the cloud controller manager, if that is a name of its own.
+fn cluster_name(facts: &Facts) -> Option<&str> {
+    let args = workloads(facts).ok()?.flat_map(containers);
+    let args = args.flat_map(|container| container["args"].as_array().into_iter().flatten());
+    let name = args.filter_map(Value::as_str).find_map(|arg| arg.strip_prefix("--cluster-name="))?;
+    (name != names::DEFAULT_CLUSTER_NAME).then_some(name)
+}
+
+/// As the cloud controller manager decides it: by the UID of Service `default/kubernetes`, else by the name of the cluster.
 pub(super) fn leftovers(facts: &Facts) -> Result<Outcome, Outcome> {
-    let path = read::balancers(&config(facts)?.namespace);
-    let left: Vec<_> = items(&facts.harvester, &path)?
+    let services = items(&facts.guest, read::SERVICES)?;
+    let uid = services.iter().find(|it| key(it) == "default/kubernetes").map(|it| text(it, "/metadata/uid"));
+    let named = cluster_name(facts);
+    let is_of_this_cluster = |object: &&Value| match annotation(object, annotations::CLUSTER_UID) {
+        "" => named.is_some_and(|name| object["metadata"]["labels"][labels::CLUSTER] == name),
+        its => uid == Some(its),
+    };
+    let services: BTreeSet<String> = services.iter().map(key).collect();
+    let has_service = |object: &Value| {
+        let label = |key: &str| object["metadata"]["labels"][key].as_str().unwrap_or_default();
+        services.contains(&format!("{}/{}", label(labels::SERVICE_NAMESPACE), label(labels::SERVICE_NAME)))
+    };
+    let left: Vec<_> = items(&facts.harvester, &read::balancers(&config(facts)?.namespace))?
         .iter()
-        .filter(|object| !annotation(object, annotations::WITHOUT_SERVICE).is_empty())
+        .filter(is_of_this_cluster)
+        .filter(|object| !has_service(object))
         .map(key)
         .collect();
     Ok(if left.is_empty() {

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use harvester_api::names;
 use serde_json::Value;
 
+use crate::explain::cut;
+
 use super::{
     super::{
         Outcome,
@@ -49,6 +51,10 @@ pub(super) fn csi_driver(facts: &Facts) -> Result<Outcome, Outcome> {
                 "the log of the Pod of harvester-csi-driver there, and of its node-driver-registrar, says why",
             )
         }
+        None => Outcome::red(
+            "no DaemonSet runs the driver",
+            "install the chart harvester-csi-driver; `kubectl get daemonsets --all-namespaces` shows what runs",
+        ),
         _ => Outcome::green(format!("registered on {registered} Nodes")),
     })
 }
@@ -63,8 +69,8 @@ pub(super) fn snapshot_crds(facts: &Facts) -> Result<Outcome, Outcome> {
     let path = read::SNAPSHOTS;
     Ok(match answer(&facts.guest, path) {
         Ok(_) => Outcome::green("snapshot.storage.k8s.io is served"),
-        Err(Failed { trouble: Trouble::NotFound, .. }) => Outcome::red(
-            "snapshot.storage.k8s.io is not served: no snapshot can be made",
+        Err(Failed { trouble: Trouble::NotFound, .. }) => Outcome::amber(
+            "snapshot.storage.k8s.io is not served: no snapshot is made until it is",
             "install the CRDs and the controller of kubernetes-csi/external-snapshotter",
         ),
         Err(failed) => unread(path, failed),
@@ -79,7 +85,7 @@ pub(super) fn storage_classes(facts: &Facts) -> Result<Outcome, Outcome> {
         .filter(|class| text(class, "/provisioner") == names::CSI_DRIVER)
         .filter_map(|class| Some((name(class), class["parameters"]["hostStorageClass"].as_str()?)))
         .filter(|(_, host)| !there.contains(host))
-        .map(|(class, host)| format!("{class} names {host}"))
+        .map(|(class, host)| format!("{class} names {}", cut(host)))
         .collect();
     Ok(if missing.is_empty() {
         Outcome::green("each names one that is there, or none")

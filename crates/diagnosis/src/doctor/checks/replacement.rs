@@ -1,0 +1,211 @@
+//! Before one set of programs takes the other's place: what must have ended, and what the other one does not know.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cloud_config::expiry::Expiry;
+use harvester_api::{annotations, labels, names};
+use serde_json::Value;
+
+use super::{
+    super::{Outcome, facts::Facts, read},
+    answer, config,
+    guest::{balanced, shown},
+    items, key, name, some, text,
+};
+
+/// Attached or detached only in part.
+fn is_under_way(attachment: &Value) -> bool {
+    text(attachment, "/spec/attacher") == names::CSI_DRIVER
+        && (attachment["status"]["attached"] != true
+            || !text(attachment, "/metadata/deletionTimestamp").is_empty())
+}
+
+pub(super) fn attachments(facts: &Facts) -> Result<Outcome, Outcome> {
+    let under_way: Vec<_> = items(&facts.guest, read::ATTACHMENTS)?
+        .iter()
+        .filter(|attachment| is_under_way(attachment))
+        .map(|attachment| {
+            let volume = text(attachment, "/spec/source/persistentVolumeName");
+            format!("{volume} on {}", text(attachment, "/spec/nodeName"))
+        })
+        .collect();
+    Ok(if under_way.is_empty() {
+        Outcome::green("none is under way")
+    } else {
+        Outcome::red(
+            format!("attached or detached in part: {}", some(&under_way)),
+            "wait until they have ended; `kubectl get volumeattachments` shows them, their Events say what they wait for",
+        )
+    })
+}
+
+/// The claims that the machine's template has, on the way of a claim or of a DataVolume.
+fn claims(machine: &Value) -> impl Iterator<Item = &str> {
+    let volumes = machine["spec"]["template"]["spec"]["volumes"].as_array().into_iter().flatten();
+    volumes.filter_map(|volume| {
+        let claim = volume["persistentVolumeClaim"]["claimName"].as_str();
+        claim.or_else(|| volume["dataVolume"]["name"].as_str())
+    })
+}
+
+pub(super) fn one_machine(facts: &Facts) -> Result<Outcome, Outcome> {
+    let ours: BTreeSet<_> = items(&facts.guest, read::VOLUMES)?
+        .iter()
+        .filter(|volume| text(volume, "/spec/csi/driver") == names::CSI_DRIVER)
+        .map(|volume| text(volume, "/spec/csi/volumeHandle"))
+        .collect();
+    let mut machines: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for machine in items(&facts.harvester, &read::machines(&config(facts)?.namespace))? {
+        for claim in claims(machine).filter(|claim| ours.contains(claim)) {
+            machines.entry(claim).or_default().insert(name(machine));
+        }
+    }
+    let twice: Vec<_> = machines
+        .iter()
+        .filter(|(_, machines)| machines.len() > 1)
+        .map(|(claim, machines)| {
+            format!("{claim} ({})", machines.iter().copied().collect::<Vec<_>>().join(" and "))
+        })
+        .collect();
+    Ok(if twice.is_empty() {
+        Outcome::green(format!("{} volumes", ours.len()))
+    } else {
+        Outcome::red(
+            format!("in two machines: {}", some(&twice)),
+            "remove it from the machine whose Node has no VolumeAttachment for it, in Harvester: what two machines write \
+             destroys a file system",
+        )
+    })
+}
+
+pub(super) fn service_addresses(facts: &Facts) -> Result<Outcome, Outcome> {
+    let is_ours = |service: &&&Value| {
+        matches!(text(service, "/spec/loadBalancerClass"), "" | names::LOAD_BALANCER_CLASS)
+    };
+    let all = balanced(facts)?;
+    let waiting: Vec<_> = all
+        .iter()
+        .filter(is_ours)
+        .filter(|service| shown(service).next().is_none())
+        .map(|it| key(it))
+        .collect();
+    Ok(if waiting.is_empty() {
+        Outcome::green(format!("{} Services", all.len()))
+    } else {
+        Outcome::amber(
+            format!("without an address: {}", some(&waiting)),
+            "find out why before you replace the program, or it will look as if that had been the reason",
+        )
+    })
+}
+
+/// The load balancers of Services that are here, which the name of the Service, its namespace and its address tell.
+fn of_this_cluster(facts: &Facts) -> Result<Vec<&Value>, Outcome> {
+    let services = balanced(facts)?;
+    let addresses: BTreeMap<String, BTreeSet<_>> =
+        services.iter().map(|service| (key(service), shown(service).collect())).collect();
+    let is_ours = |object: &&Value| {
+        let label = |key: &str| object["metadata"]["labels"][key].as_str().unwrap_or_default();
+        let service = format!("{}/{}", label(labels::SERVICE_NAMESPACE), label(labels::SERVICE_NAME));
+        let address = text(object, "/status/address").parse().ok();
+        addresses.get(&service).zip(address).is_some_and(|(shown, address)| shown.contains(&address))
+    };
+    let objects = items(&facts.harvester, &read::balancers(&config(facts)?.namespace))?;
+    Ok(objects.iter().filter(is_ours).collect())
+}
+
+pub(super) fn cluster_name(facts: &Facts) -> Result<Outcome, Outcome> {
+    let objects = of_this_cluster(facts)?;
+    let names: BTreeSet<_> =
+        objects.iter().filter_map(|object| object["metadata"]["labels"][labels::CLUSTER].as_str()).collect();
+    let names: Vec<_> = names.into_iter().collect();
+    Ok(match names[..] {
+        [] => Outcome::green("there is no load balancer yet: any name will do"),
+        [name] => Outcome::green(format!(
+            "{name}: set it as global.cattle.clusterName, because another one makes new load balancers"
+        )),
+        _ => Outcome::red(
+            format!("the load balancers of this cluster's Services carry the names {}", some(&names)),
+            "find out which one the cloud controller manager has by --cluster-name, and set it in the chart; the others \
+             are leftovers",
+        ),
+    })
+}
+
+pub(super) fn way_back_data_path(facts: &Facts) -> Result<Outcome, Outcome> {
+    let of_machines: Vec<_> = of_this_cluster(facts)?
+        .into_iter()
+        .filter(|object| text(object, "/spec/workloadType") != "cluster")
+        .map(key)
+        .collect();
+    Ok(if of_machines.is_empty() {
+        Outcome::green("all are of type cluster")
+    } else {
+        Outcome::amber(
+            format!("of data path host: {}", some(&of_machines)),
+            "their traffic goes on, but the Go cloud controller manager changes them no more: make these Services anew \
+             afterwards",
+        )
+    })
+}
+
+/// What the Go programs' types lack, so that their first write drops it.
+const BALANCER_FIELDS: [&str; 5] = [
+    "/spec/ipv6Pool",
+    "/spec/ipFamilyPolicy",
+    "/spec/healthCheck/path",
+    "/spec/healthCheck/scheme",
+    "/status/allocatedAddress/ipv6IP",
+];
+const POOL_FIELDS: [&str; 2] = ["/spec/quota", "/spec/quarantineSeconds"];
+
+/// The fields of an object that are there and mean something.
+fn unknown_to_go<'a>(object: &'a Value, fields: &'a [&str]) -> impl Iterator<Item = String> + 'a {
+    let means = |value: &Value| {
+        !value.is_null() && *value != 0 && *value != "" && value.as_array().is_none_or(|all| !all.is_empty())
+    };
+    let there = fields.iter().filter(move |field| object.pointer(field).is_some_and(means));
+    there.map(|field| format!("{} ({})", name(object), field.trim_start_matches('/').replace('/', ".")))
+}
+
+pub(super) fn way_back_fields(facts: &Facts) -> Result<Outcome, Outcome> {
+    let objects = items(&facts.harvester, &read::balancers(&config(facts)?.namespace))?;
+    // most cloud-configs may not list pools
+    let pools = answer(&facts.harvester, read::POOLS).as_ref().ok();
+    let pools: Vec<_> = pools.and_then(|pools| pools["items"].as_array()).into_iter().flatten().collect();
+    let drains = |pool: &Value| {
+        let ranges = pool["spec"]["ranges"].as_array().into_iter().flatten();
+        ranges
+            .clone()
+            .any(|range| range["drain"] == true)
+            .then(|| format!("{} (spec.ranges.drain)", name(pool)))
+    };
+    let by_name = |pool: &Value| {
+        let said = pool["metadata"]["annotations"][annotations::AUTO_ASSIGN].as_str();
+        (said == Some("false")).then(|| format!("{} (auto-assign)", name(pool)))
+    };
+    let of_pools = pools.iter().flat_map(|pool| {
+        unknown_to_go(pool, &POOL_FIELDS).chain(drains(pool)).chain(by_name(pool)).collect::<Vec<_>>()
+    });
+    let of_objects =
+        objects.iter().flat_map(|object| unknown_to_go(object, &BALANCER_FIELDS).collect::<Vec<_>>());
+    let found: Vec<_> = of_objects.chain(of_pools).collect();
+    Ok(if found.is_empty() {
+        Outcome::green("none")
+    } else {
+        Outcome::amber(
+            format!("unknown to the Go programs: {}", some(&found)),
+            "keep a copy of these objects: the Go programs pass over the fields, and their first write drops them",
+        )
+    })
+}
+
+pub(super) fn way_back_credential(facts: &Facts) -> Result<Outcome, Outcome> {
+    Ok(match config(facts)?.expiry {
+        Expiry::At(end) => Outcome::red(
+            format!("it ends at {end}, and the Go programs neither renew it nor follow a change"),
+            "make one that does not end with deploy/generate_addon.sh, and give the Go charts that one",
+        ),
+        Expiry::Never | Expiry::Unknown => Outcome::green("it is not known to end"),
+    })
+}

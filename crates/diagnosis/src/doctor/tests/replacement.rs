@@ -1,0 +1,97 @@
+//! What is looked at before programs are replaced.
+
+use cloud_config::expiry::Expiry;
+use rstest::rstest;
+use serde_json::json;
+
+use super::{
+    super::{facts::Trouble, *},
+    NOW, answers, at, change, failed, healthy, machine, of,
+};
+
+/// The one check that says something else than green before a replacement.
+fn not_green(facts: &Facts, occasion: Occasion) -> Vec<(&'static str, Verdict, String)> {
+    let findings = examine(facts, occasion).into_iter().filter(|finding| finding.verdict != Verdict::Green);
+    let told = findings.map(|finding| {
+        assert!(finding.mend.as_ref().is_some_and(|mend| !mend.is_empty()), "{finding:?}");
+        (finding.id, finding.verdict, finding.sentence)
+    });
+    told.collect()
+}
+
+#[rstest]
+#[case::detaching("attachments", Verdict::Red, "pvc-1 on blue-1", |facts: &mut Facts| {
+    change(&mut facts.guest, read::ATTACHMENTS, |all| all["items"][0]["metadata"]["deletionTimestamp"] = json!(NOW));
+})]
+#[case::attaching("attachments", Verdict::Red, "pvc-1 on blue-1", |facts: &mut Facts| {
+    change(&mut facts.guest, read::ATTACHMENTS, |all| all["items"][0]["status"] = json!({"attached": false}));
+})]
+#[case::twice("one-machine", Verdict::Red, "pvc-1 (blue-1 and other)", |facts: &mut Facts| {
+    change(&mut facts.harvester, &read::machines("team-a"), |all| all["items"][1] = machine("other", "uid-9", "pvc-1"));
+})]
+#[case::unserved("service-addresses", Verdict::Amber, "shop/web", |facts: &mut Facts| {
+    change(&mut facts.guest, read::SERVICES, |all| all["items"][0]["status"] = json!({}));
+})]
+#[case::names("cluster-name", Verdict::Red, "blue, kubernetes", |facts: &mut Facts| {
+    change(&mut facts.harvester, &read::balancers("team-a"), |all| {
+        let mut second = all["items"][0].clone();
+        second["metadata"]["labels"]["cloudprovider.harvesterhci.io/cluster"] = json!("kubernetes");
+        all["items"].as_array_mut().unwrap().push(second);
+    });
+})]
+fn before_an_upgrade_the_check_of_what_is_not_ready_says_so(
+    #[case] id: &str,
+    #[case] verdict: Verdict,
+    #[case] names: &str,
+    #[case] broken: fn(&mut Facts),
+) {
+    let mut facts = healthy();
+    broken(&mut facts);
+    let told = not_green(&facts, Occasion::BeforeUpgrade);
+    assert!(
+        matches!(&told[..], [(told, word, sentence)] if *told == id && *word == verdict && sentence.contains(names)),
+        "{told:#?}"
+    );
+}
+
+#[rstest]
+#[case::data_path("way-back-data-path", Verdict::Amber, "team-a/blue-web", |facts: &mut Facts| {
+    change(&mut facts.harvester, &read::balancers("team-a"), |all| all["items"][0]["spec"]["workloadType"] = json!("vm"));
+})]
+#[case::path("way-back-fields", Verdict::Amber, "blue-web (spec.healthCheck.path)", |facts: &mut Facts| {
+    change(&mut facts.harvester, &read::balancers("team-a"), |all| {
+        all["items"][0]["spec"]["healthCheck"]["path"] = json!("/ready");
+    });
+})]
+#[case::drain("way-back-fields", Verdict::Amber, "lab (spec.ranges.drain)", |facts: &mut Facts| {
+    let ranges = json!({"ranges": [{"subnet": "10.0.0.0/24", "drain": true}]});
+    change(&mut facts.harvester, read::POOLS, |all| all["items"][0]["spec"] = ranges);
+})]
+#[case::credential("way-back-credential", Verdict::Red, "2027-11-01", |facts: &mut Facts| {
+    facts.config.as_mut().unwrap().expiry = Expiry::At(at("2027-11-01T00:00:00Z"));
+})]
+#[case::attaching("attachments", Verdict::Red, "pvc-1 on blue-1", |facts: &mut Facts| {
+    change(&mut facts.guest, read::ATTACHMENTS, |all| all["items"][0]["status"] = json!({}));
+})]
+fn before_a_rollback_the_check_of_what_the_go_programs_do_not_know_says_so(
+    #[case] id: &str,
+    #[case] verdict: Verdict,
+    #[case] names: &str,
+    #[case] broken: fn(&mut Facts),
+) {
+    let mut facts = healthy();
+    broken(&mut facts);
+    let told = not_green(&facts, Occasion::BeforeRollback);
+    assert!(
+        matches!(&told[..], [(told, word, sentence)] if *told == id && *word == verdict && sentence.contains(names)),
+        "{told:#?}"
+    );
+}
+
+#[test]
+fn before_an_upgrade_nobody_misses_the_lease_that_the_go_driver_does_not_have() {
+    let mut facts = healthy();
+    answers(&mut facts.guest, read::CSI_LEASE, Err(failed(Trouble::NotFound, "not found")));
+    assert_eq!(not_green(&facts, Occasion::BeforeUpgrade), []);
+    assert_eq!(of(Verdict::Red, &facts), ["csi-leader"]);
+}

@@ -73,6 +73,7 @@ impl Occasion {
 }
 
 /// One check.
+#[derive(Clone, Copy)]
 pub struct Check {
     /// Does not change from release to release.
     pub id: &'static str,

@@ -56,7 +56,11 @@ pub(crate) struct Metrics {
     pub(crate) leading: Gauge<i64, AtomicI64>,
     pub(crate) probes: Probes,
     objects: Arc<Mutex<Objects>>,
+    counted: Arc<Mutex<Counted>>,
 }
+
+/// The version of each pool that the numbers are of.
+type Counted = HashMap<String, Arc<RawObject<IPPool>>>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct PoolLabel {
@@ -124,6 +128,7 @@ impl Default for Metrics {
             leading: Gauge::default(),
             probes: Probes::default(),
             objects: Arc::default(),
+            counted: Arc::default(),
         }
     }
 }
@@ -174,12 +179,22 @@ impl Metrics {
         self.probes.register(registry);
     }
 
-    /// A pool came, changed or went. Allocations and releases are counted by whoever made them.
-    /// `records` are those of the change: a pool may have ten thousand others.
-    pub(crate) fn pool_changed(&self, change: &Change<RawObject<IPPool>>, records: &RecordChange<'_>) {
+    /// A pool came, changed or went: counts from the version that was counted last to the `newest`. Changes are told in any
+    /// order, and one that was stored while the first list was read is told twice.
+    ///
+    /// `records` are those of the change, which is mostly just that step: a pool may have ten thousand others.
+    pub(crate) fn pool_changed(
+        &self,
+        change: &Change<RawObject<IPPool>>,
+        records: &RecordChange<'_>,
+        newest: impl FnOnce() -> Option<Arc<RawObject<IPPool>>>,
+    ) {
         let label = PoolLabel { pool: change.key.name.clone() };
         let families = ["IPv4", "IPv6"].map(|family| PoolFamilyLabel { pool: label.pool.clone(), family });
-        let Some(pool) = &change.new else {
+        // two who are told at once must not both count from the same version
+        let mut counted = self.counted.lock().expect("no panic while pools are counted");
+        let Some(new) = newest() else {
+            counted.remove(&label.pool);
             self.total.remove(&label);
             self.available.remove(&label);
             self.resting.remove(&label);
@@ -190,18 +205,28 @@ impl Metrics {
             }
             return;
         };
-        let numbers = pool.status.as_ref().map_or((0, 0), |status| (status.total, status.available));
+        let old = counted.insert(label.pool.clone(), new.clone());
+        let numbers = new.status.as_ref().map_or((0, 0), |status| (status.total, status.available));
         self.total.get_or_create(&label).set(numbers.0);
         self.available.get_or_create(&label).set(numbers.1);
-        let resting = i64::try_from(ip_pools::written_rests(pool).len()).unwrap_or(i64::MAX);
+        let resting = i64::try_from(ip_pools::written_rests(&new).len()).unwrap_or(i64::MAX);
         self.resting.get_or_create(&label).set(resting);
-        // counted up and down: two changes may be told in the wrong order
+        let is = |one: Option<&Arc<_>>, other: Option<&Arc<_>>| match (one, other) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        let (had_one, step) = (old.is_some(), Change { key: change.key.clone(), old, new: Some(new) });
+        let is_told =
+            is(step.old.as_ref(), change.old.as_ref()) && is(step.new.as_ref(), change.new.as_ref());
+        let missed = (!is_told).then(|| RecordChange::of(&step));
+        let records = missed.as_ref().unwrap_or(records);
         for (entries, sign) in [(&records.come, 1), (&records.gone, -1)] {
             for (family, count) in families.iter().zip(by_family(entries)) {
                 self.held.get_or_create(family).inc_by(sign * count);
             }
         }
-        if change.old.is_some() {
+        // those that stood before the program started are no news
+        if had_one {
             let count = |entries: &[_]| u64::try_from(entries.len()).unwrap_or(u64::MAX);
             self.allocations.get_or_create(&label).inc_by(count(&records.come));
             self.releases.get_or_create(&label).inc_by(count(&records.gone));
@@ -369,15 +394,18 @@ mod tests {
         };
         let change = |old, new| Change { key: ObjectKey::new("", "edge"), old, new };
         let metrics = Metrics::default();
-        let tell = |change: &_| metrics.pool_changed(change, &RecordChange::of(change));
+        let tell = |change: &Change<_>| {
+            metrics.pool_changed(change, &RecordChange::of(change), || change.new.clone());
+        };
         let before = json!({"192.0.2.1": "a/a", "192.0.2.2": "a/b"});
-        tell(&change(None, pool(&before)));
+        let after = json!({"192.0.2.2": "a/c", "fd00::1": "a/d", "::ffff:192.0.2.3": "a/e"});
+        let (before, after) = (pool(&before), pool(&after));
+        tell(&change(None, before.clone()));
         assert!(
             !lines(&metrics).iter().any(|line| line.starts_with("pool_allocations")),
             "no news at a start"
         );
-        let after = json!({"192.0.2.2": "a/c", "fd00::1": "a/d", "::ffff:192.0.2.3": "a/e"});
-        tell(&change(pool(&before), pool(&after)));
+        tell(&change(before, after.clone()));
         for line in [
             r#"pool_allocations_total{pool="edge"} 3"#,
             r#"pool_releases_total{pool="edge"} 2"#,
@@ -386,22 +414,63 @@ mod tests {
         ] {
             assert!(has(&metrics, line), "{line}: {:#?}", lines(&metrics));
         }
-        tell(&change(pool(&after), None));
+        tell(&change(after, None));
         assert!(!lines(&metrics).iter().any(|line| line.contains(r#"pool="edge""#)));
+    }
+
+    /// Pool `edge` with so many records.
+    fn edge(records: usize) -> Arc<RawObject<IPPool>> {
+        let allocated: std::collections::BTreeMap<_, _> =
+            (0..records).map(|n| (format!("fd00::{n}"), format!("shop/web-{n}"))).collect();
+        let pool = json!({"metadata": {"name": "edge"}, "spec": {"ranges": []},
+            "status": {"total": 9, "available": 7, "lastAllocated": "", "allocated": allocated}});
+        Arc::new(serde_json::from_value(pool).unwrap())
+    }
+
+    type Version<'a> = Option<&'a Arc<RawObject<IPPool>>>;
+
+    /// Tells of the change at a time when the cache has `newest`.
+    fn tell(metrics: &Metrics, old: Version<'_>, new: Version<'_>, newest: Version<'_>) {
+        let change = Change { key: ObjectKey::new("", "edge"), old: old.cloned(), new: new.cloned() };
+        metrics.pool_changed(&change, &RecordChange::of(&change), || newest.cloned());
+    }
+
+    #[test]
+    fn a_pool_whose_last_change_is_told_after_its_deletion_leaves_no_series() {
+        let (metrics, one, two) = (Metrics::default(), edge(1), edge(2));
+        tell(&metrics, None, Some(&one), Some(&one));
+        tell(&metrics, Some(&two), None, None);
+        tell(&metrics, Some(&one), Some(&two), None);
+        assert!(
+            !lines(&metrics).iter().any(|line| line.contains(r#"pool="edge""#)),
+            "{:#?}",
+            lines(&metrics)
+        );
+        let again = edge(1);
+        tell(&metrics, None, Some(&again), Some(&again));
+        assert!(has(&metrics, r#"pool_addresses_held{pool="edge",family="IPv6"} 1"#));
+    }
+
+    #[test]
+    fn a_change_that_the_first_list_has_too_is_counted_once() {
+        let (metrics, one, two) = (Metrics::default(), edge(1), edge(2));
+        tell(&metrics, Some(&one), Some(&two), Some(&two));
+        tell(&metrics, None, Some(&two), Some(&two));
+        assert!(
+            has(&metrics, r#"pool_addresses_held{pool="edge",family="IPv6"} 2"#),
+            "{:#?}",
+            lines(&metrics)
+        );
+        assert!(has(&metrics, r#"pool_allocations_total{pool="edge"} 0"#), "two were there before");
     }
 
     #[test]
     fn a_change_of_one_record_counts_no_other() {
-        let pool = |records: usize| {
-            let allocated: std::collections::BTreeMap<_, _> =
-                (0..records).map(|n| (format!("fd00::{n}"), format!("shop/web-{n}"))).collect();
-            let pool = json!({"metadata": {"name": "edge"}, "spec": {"ranges": []},
-                "status": {"total": 9, "available": 7, "lastAllocated": "", "allocated": allocated}});
-            Some(Arc::new(serde_json::from_value(pool).unwrap()))
-        };
-        let change = Change { key: ObjectKey::new("", "edge"), old: pool(500), new: pool(501) };
-        let (metrics, records) = (Metrics::default(), RecordChange::of(&change));
-        assert_eq!(steps_of(|| metrics.pool_changed(&change, &records)), 1);
+        let (metrics, old, new) = (Metrics::default(), edge(500), edge(501));
+        tell(&metrics, None, Some(&old), Some(&old));
+        let change = Change { key: ObjectKey::new("", "edge"), old: Some(old), new: Some(new.clone()) };
+        let records = RecordChange::of(&change);
+        assert_eq!(steps_of(|| metrics.pool_changed(&change, &records, || Some(new))), 1);
         assert!(has(&metrics, r#"pool_allocations_total{pool="edge"} 1"#));
     }
 }

@@ -146,7 +146,7 @@ impl Wiring<'_> {
         let (waker, index, all) = (waker.clone(), (*index).clone(), caches.pools.clone());
         caches.pools.on_change(move |change| {
             let changed = RecordChange::of(change);
-            metrics.pool_changed(change, &changed);
+            metrics.pool_changed(change, &changed, || all.get(&change.key));
             records.add_after(change.key.clone(), RECORDS_JOINED);
             let lost: BTreeSet<_> = changed.lost_holders().collect();
             if needs_refresh(change) || !lost.is_empty() {
@@ -292,8 +292,10 @@ mod tests {
     async fn every_metric_is_documented_and_every_documented_metric_is_there() {
         let (queues, mut registry) = (Queues::default(), Registry::with_prefix("harvester_load_balancer"));
         queues.register(&mut registry);
-        let recorded = change(Some(pool(&json!({}), 9)), Some(pool(&json!({"10.0.0.1": "shop/web"}), 8)));
-        queues.metrics.pool_changed(&recorded, &RecordChange::of(&recorded));
+        let (came, claimed) = (pool(&json!({}), 9), pool(&json!({"10.0.0.1": "shop/web"}), 8));
+        for told in [change(None, Some(came.clone())), change(Some(came), Some(claimed))] {
+            queues.metrics.pool_changed(&told, &RecordChange::of(&told), || told.new.clone());
+        }
         queues.metrics.repaired(Repair::LostAddress);
         queues.metrics.probes.answered(Ok(()), Duration::ZERO);
         let waits = json!({"metadata": {"name": "web"}, "spec": {},

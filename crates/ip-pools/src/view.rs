@@ -92,9 +92,12 @@ pub fn is_by_name_only(pool: &IPPool) -> bool {
     auto_assign.is_some_and(|text| text.trim().eq_ignore_ascii_case("false"))
 }
 
-/// Whether two versions of a pool say the same about who gets what of it.
+/// Whether two versions of a pool say the same about who gets what of it. One that was made again is younger, and of two
+/// that overlap the older is right.
 pub fn same_rules(one: &IPPool, other: &IPPool) -> bool {
-    one.spec == other.spec && is_by_name_only(one) == is_by_name_only(other)
+    one.spec == other.spec
+        && is_by_name_only(one) == is_by_name_only(other)
+        && one.creation_timestamp() == other.creation_timestamp()
 }
 
 /// A pool and what speaks against it.

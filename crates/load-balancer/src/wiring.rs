@@ -201,7 +201,7 @@ fn object(pool: &Option<Arc<RawObject<IPPool>>>) -> Option<&IPPool> {
 /// Whether the pool's own numbers, condition or finalizer may be wrong now, or something is asked for by hand.
 fn needs_refresh(change: &Change<RawObject<IPPool>>) -> bool {
     let (Some(old), Some(new)) = (&change.old, &change.new) else { return true };
-    old.spec != new.spec
+    !ip_pools::same_rules(old, new)
         || old.meta().deletion_timestamp != new.meta().deletion_timestamp
         || new.annotations().contains_key(annotations::MANUALLY_RELEASE_IP)
         || rests(old) != rests(new)
@@ -226,7 +226,7 @@ fn is_counted(pool: &IPPool) -> bool {
 /// Whether ranges or scopes of other pools may be right or wrong because of this change.
 fn concerns_others(change: &Change<RawObject<IPPool>>) -> bool {
     match (&change.old, &change.new) {
-        (Some(old), Some(new)) => old.spec != new.spec,
+        (Some(old), Some(new)) => !ip_pools::same_rules(old, new),
         _ => true,
     }
 }

@@ -180,12 +180,15 @@ fn news(
     Some(News::Freed { addresses: addresses.into_iter().collect(), pools })
 }
 
-/// Whether who had the address last has it again.
+/// Whether who had the address last has it again: then it counts for the same quotas as while it rested. A Service of that
+/// name may be one of another guest cluster.
 fn is_back(old: &IPPool, new: &IPPool, address: IpAddr) -> bool {
     let key = address.to_string();
     let last = old.status.as_ref().and_then(|status| status.allocated_history.get(&key));
     let now = new.status.as_ref().and_then(|status| status.allocated.get(&key));
-    last.zip(now).is_some_and(|(last, now)| ipam::is_same_service(last, now))
+    let limits_clusters = new.spec.quota.iter().any(|quota| !quota.guest_cluster.is_empty());
+    last.zip(now)
+        .is_some_and(|(last, now)| last == now || !limits_clusters && ipam::is_same_service(last, now))
 }
 
 /// Addresses whose rest is over.
@@ -284,14 +287,21 @@ mod tests {
 
     // five hundred Services that are made again in a full pool called everybody who waits for it five hundred times
     #[rstest]
-    #[case::who_had_it("shop/web-1a2b3c4d", "shop/web-9f8e7d6c", &[])]
-    #[case::somebody_else_after_its_rest("shop/web-1a2b3c4d", "shop/api-1a2b3c4d", &["edge"])]
-    fn who_takes_back_what_rests_wakes_only_who_asked_for_that_address(
+    #[case::who_had_it("shop/web-1a2b3c4d", "shop/web-9f8e7d6c", json!([{"namespace": "shop", "max": 2}]), &[])]
+    #[case::somebody_else_after_its_rest("shop/web-1a2b3c4d", "shop/api-1a2b3c4d", json!([]), &["edge"])]
+    #[case::maybe_of_another_guest_cluster(
+        "shop/web-1a2b3c4d", "shop/web-9f8e7d6c", json!([{"guestCluster": "blue", "max": 2}]), &["edge"])]
+    #[case::the_very_same("shop/web-1a2b3c4d", "shop/web-1a2b3c4d", json!([{"guestCluster": "blue", "max": 2}]), &[])]
+    fn who_takes_back_what_rests_wakes_only_who_asked_for_that_address_or_has_its_quota_back(
         #[case] last: &str,
         #[case] now: &str,
+        #[case] quota: Value,
         #[case] pools: &[&str],
     ) {
         let (mut old, mut new) = (resting(&["10.0.0.2"]), pool(&[]));
+        for pool in [&mut old, &mut new] {
+            pool.spec.quota = serde_json::from_value(quota.clone()).unwrap();
+        }
         old.status.as_mut().unwrap().allocated_history.insert("10.0.0.2".to_owned(), last.to_owned());
         new.status.as_mut().unwrap().allocated.insert("10.0.0.2".to_owned(), now.to_owned());
         let told = news(Some(&old), Some(&new), |_| panic!("no other pool may give it"));

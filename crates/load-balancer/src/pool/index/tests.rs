@@ -95,3 +95,26 @@ fn a_write_of_a_pool_judges_no_other_while_no_spec_changes() {
     assert!(index.check(&fresh).blocked.is_some(), "it overlaps those that are older");
     assert_eq!(steps_of(|| index.check(&fresh)), 101);
 }
+
+#[test]
+fn a_pool_that_was_made_again_is_younger_than_the_one_that_it_overlaps() {
+    let (caches, index) = index();
+    let named = |name: &str, version: u64, month: u64| {
+        let mut pool = pool(version, &json!({})).json();
+        pool["metadata"]["name"] = name.into();
+        pool["metadata"]["uid"] = format!("{name}-{version}").into();
+        pool["metadata"]["creationTimestamp"] = format!("2026-0{month}-01T00:00:00Z").into();
+        object(pool)
+    };
+    let blocked = || {
+        let checked = index.checked_pools();
+        let blocked = checked.iter().filter(|checked| checked.blocked.is_some());
+        blocked.map(|checked| checked.pool.name.clone()).collect::<Vec<_>>()
+    };
+    caches.pools.wrote(named("core", 1, 1));
+    caches.pools.wrote(named("edge", 2, 2));
+    assert_eq!(blocked(), ["edge"]);
+    // deleted and made again while the watch was away: the list tells of one change
+    caches.pools.wrote(named("core", 3, 3));
+    assert_eq!(blocked(), ["core"]);
+}

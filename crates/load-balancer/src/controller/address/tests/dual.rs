@@ -153,6 +153,29 @@ fn where_one_family_is_not_to_be_had_policy_decides(
     }
 }
 
+/// To give it back would be a claim and a release of the one pool for each address that comes free in the other, and with a
+/// quarantine an address at rest each time. All ask for IPv4 first: nobody waits for a half that waits for its own.
+#[test]
+fn of_two_named_pools_the_half_that_one_gives_is_held_while_the_quota_of_the_other_is_full() {
+    let mut lb = asking("IPv4,IPv6", REQUIRE, None);
+    (lb.spec.ip_pool, lb.spec.ipv6_pool) = ("core".to_owned(), "six".to_owned());
+    let tenant = ipam::Tenant::Namespace("shop".to_owned());
+    let (max, asked, is_more_held, rests, moves) = (1, 1, false, false, false);
+    let full = |pool: &str| Refused::QuotaExceeded {
+        pool: pool.to_owned(),
+        tenant: tenant.clone(),
+        max,
+        asked,
+        is_more_held,
+        rests,
+        moves,
+    };
+    let (pools, refused) = (pools(), [("six".to_owned(), full("six"))]);
+    let decided = decided(&lb, Rest { refused: &refused, ..rest(&pools, &BOTH[..1]) });
+    assert_eq!(words(&decided), "waits QuotaExceeded, shows ");
+    assert_eq!(decided.dual.held, Some(records(&BOTH[..1])));
+}
+
 #[test]
 fn a_pool_that_has_no_ipv4_address_left_is_asked_for_an_ipv6_address() {
     let all = pools();

@@ -16,6 +16,13 @@ impl Family {
     pub fn of(address: IpAddr) -> Self {
         if address.is_ipv4() { Self::V4 } else { Self::V6 }
     }
+
+    pub fn other(self) -> Self {
+        match self {
+            Self::V4 => Self::V6,
+            Self::V6 => Self::V4,
+        }
+    }
 }
 
 /// As in the API of Kubernetes.

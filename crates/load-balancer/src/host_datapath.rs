@@ -36,6 +36,7 @@ use std::collections::BTreeMap;
 use controller_kit::{Explanation, ObjectKey, Queue, RawObject};
 use harvester_api::{LoadBalancer, VirtualMachineInstance, WorkloadType, load_balancer::MAX_LISTENERS};
 use health_check::{DIALS_AT_ONCE, Dial, News, Prober, Target, Verdict};
+use ipam::Family;
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::{Resource as _, ResourceExt as _};
 use program::TaskGroup;
@@ -102,11 +103,17 @@ impl HostDatapath {
         caches.slices.on_change(move |change| into.add(change.key.clone()));
     }
 
-    /// Sees the VMs behind `lb`. `slice` has the addresses by which they served so far.
-    pub(crate) fn see(&self, lb: &LoadBalancer, slice: Option<&EndpointSlice>) -> Backends {
+    /// Sees the VMs behind `lb`, at addresses that its Service carries. `slice` has those by which they served so far.
+    pub(crate) fn see(
+        &self,
+        lb: &LoadBalancer,
+        service: Option<&Service>,
+        slice: Option<&EndpointSlice>,
+    ) -> Backends {
         let (key, namespace) = (ObjectKey::of(lb), lb.namespace().unwrap_or_default());
         let taken = |address| self.vips.refuse(&namespace, address);
         let rules = Rules {
+            family: seen_family(lb, service),
             pod_cidrs: &self.config.pod_cidrs,
             service_cidrs: &self.config.service_cidrs,
             taken: &taken,
@@ -130,6 +137,12 @@ impl HostDatapath {
     }
 }
 
+/// The family of the backends that [`HostDatapath::see`] sees: the address is that of the status.
+pub(crate) fn seen_family(lb: &LoadBalancer, service: Option<&Service>) -> Family {
+    let has = lb.status.as_ref().and_then(|status| status.allocated_address.as_ref());
+    service::family(service, has.map_or("", |has| &has.ip))
+}
+
 /// Everything that the decision depends on.
 #[derive(Clone, Copy)]
 pub(crate) struct Seen<'a> {
@@ -145,6 +158,13 @@ pub(crate) struct Seen<'a> {
     pub(crate) dummy: std::net::Ipv4Addr,
     /// RFC 3339.
     pub(crate) now: &'a str,
+}
+
+impl Seen<'_> {
+    /// The family of the slice, and of the Service where it can be.
+    pub(crate) fn family(&self) -> Family {
+        service::family(self.service.map(|service| &**service), self.address)
+    }
 }
 
 /// A Service or slice that the server will not have as it is.
@@ -172,7 +192,10 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
     let Seen { lb, address, service, slice, backends, refused, dummy, now: _ } = *seen;
     let owner = Owner::of(lb);
     let selected = &backends.selected;
-    if let Some(obstacle) = obstacle(&owner, service, slice) {
+    let family = seen.family();
+    let obstacle = obstacle(&owner, service, slice)
+        .or_else(|| slice.and_then(|slice| of_other_family(&owner.key, slice, family)));
+    if let Some(obstacle) = obstacle {
         return Plan {
             slice: Write::Nothing,
             service: Write::Nothing,
@@ -192,6 +215,10 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
     let listeners = &lb.spec.listeners;
     let probes = probes::targets(check, &selected.backends, &recorded);
     let refusal = refused.map(|RefusedWrite { kind, why }| {
+        if service.is_none() && why.contains("spec.ipFamilies") {
+            let why = format!("the server makes no Service of {family}: {why}");
+            return served::not_carried(address, &why, family.other());
+        }
         let message = format!("the {kind} was refused, correct what the server says of it: {why}");
         Explanation::new("ServiceRefused", message)
     });
@@ -208,7 +235,7 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
         };
     }
     Plan {
-        slice: slice::write(slice, &owner, listeners, &ready, dummy),
+        slice: slice::write(slice, &owner, listeners, &ready, slice::dummy(family, dummy)),
         service: service::write(service, &owner, listeners, address, ranges.as_ref()),
         probes,
         served: served_by(seen, &ready),
@@ -219,6 +246,7 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
 /// No traffic reaches a backend. The Service stays as it is.
 fn without_backends(seen: &Seen<'_>, owner: &Owner, waiting: Explanation) -> Plan {
     let Seen { lb, service, slice, dummy, .. } = *seen;
+    let dummy = slice::dummy(seen.family(), dummy);
     Plan {
         slice: match slice {
             Some(_) => slice::write(slice, owner, &lb.spec.listeners, &[], dummy),
@@ -243,6 +271,7 @@ fn served_by(seen: &Seen<'_>, ready: &[(Backend, bool)]) -> Served {
         ready,
         verdicts: &seen.backends.verdicts,
         announced: seen.service.and_then(|service| service::announced(service)),
+        family: seen.family(),
         asked: seen.address,
         before: seen.lb.status.as_ref().map_or(&[], |status| &status.backends),
         now: seen.now,
@@ -291,6 +320,18 @@ fn obstacle(
                 owner.key
             ),
         )),
+    })
+}
+
+/// The API fixes the family of a slice when it is made, and our role may not delete one.
+fn of_other_family(key: &ObjectKey, slice: &EndpointSlice, family: Family) -> Option<Explanation> {
+    (!slice::is_of(slice, family)).then(|| {
+        let message = format!(
+            "the EndpointSlice {key} is of {}, and the Service of {family}: delete the EndpointSlice, the controller makes \
+             it anew",
+            family.other()
+        );
+        Explanation::new("IPFamilyNotSupported", message)
     })
 }
 

@@ -42,7 +42,7 @@ pub(crate) fn may_have_two(lb: &LoadBalancer) -> bool {
 /// Reads the field and the annotations of an object. The field wins.
 pub(crate) fn of(lb: &LoadBalancer) -> Families {
     let is_vm = lb.spec.workload() == WorkloadType::Vm;
-    // The backends of a vm object are IPv4 ones. A cloud controller manager of this project names the families where they
+    // Who makes a vm object and says nothing reaches its VMs by IPv4. A cloud controller manager of this project names the families where they
     // are others than IPv4 alone, and would never publish an IPv6 address otherwise; the Go one takes what the pool has.
     let of_this_project = lb.annotations().contains_key(annotations::CLUSTER_UID);
     let usual = (is_vm || of_this_project).then_some(Family::V4);
@@ -68,12 +68,13 @@ pub(crate) fn of(lb: &LoadBalancer) -> Families {
         let refused = refused(asked.or(usual), "DualStackNotSupported", message);
         return Families { two: may_have_two.then_some(Two::Required), ..refused };
     }
-    if is_vm && asked == Some(Family::V6) && !wants_two {
-        let message = "objects of type vm get IPv4 addresses only: ask for IPv4".to_owned();
-        return refused(usual, "IPFamilyNotSupported", message);
+    if is_vm && asked == Some(Family::V6) && !wants_two && has_ipv4(lb) {
+        let message = "the Service of an object of type vm keeps its family, which is IPv4: delete the object and make it \
+                       again, or ask for IPv4";
+        return refused(usual, "IPFamilyNotSupported", message.to_owned());
     }
     let first = match asked {
-        Some(asked) if !is_vm => Some(asked),
+        Some(asked) if !is_vm || !wants_two => Some(asked),
         _ => usual.or_else(|| wants_two.then_some(Family::V4)),
     };
     // what an older version gave stays
@@ -86,6 +87,11 @@ pub(crate) fn of(lb: &LoadBalancer) -> Families {
         obstacle: None,
         two: may_have_two.then_some(Two::Preferred),
     }
+}
+
+fn has_ipv4(lb: &LoadBalancer) -> bool {
+    let has = lb.pool_address();
+    has.is_some_and(|has| has.ip.parse().is_ok_and(|ip| Family::of(ip) == Family::V4))
 }
 
 /// Told to an object with DHCP that asks for other families than IPv4: kube-vip leases no others.

@@ -48,7 +48,10 @@ impl Controller {
             caches.slices.get(key)
         };
         let backends = match &object {
-            Some(lb) if is_vm => self.datapath.see(lb, slice.as_ref().map(|slice| &***slice)),
+            Some(lb) if is_vm => {
+                let service = service.as_ref().map(|service| &***service);
+                self.datapath.see(lb, service, slice.as_ref().map(|slice| &***slice))
+            }
             _ => Default::default(),
         };
         let vm_list = VmList::of(

@@ -55,7 +55,7 @@ pub(crate) struct Backend {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unusable {
     pub(crate) name: String,
-    /// The first address that was refused, and why; nothing when the VM reports no IPv4 address at all.
+    /// The first address that was refused, and why; nothing when the VM reports no address of the family at all.
     pub(crate) refused: Option<(IpAddr, Implausible)>,
 }
 
@@ -103,7 +103,7 @@ struct Chosen {
     of_several: Option<Taken>,
 }
 
-/// The address of a VM, among the plausible IPv4 addresses that it reports: one on the network that the object names; else
+/// The address of a VM, among the plausible addresses of the family that it reports: one on the network that the object names; else
 /// the previous one, so that no VM moves without need; else one on the management network; else the first one. Within an
 /// interface `ipAddress` comes before `ipAddresses`: a guest agent that lists an IPv6 address first turns the former
 /// into that one.
@@ -118,7 +118,7 @@ fn choose(
     for interface in vmi.status.iter().flat_map(|status| &status.interfaces) {
         let network = Network::of(vmi, interface);
         let nic = if network == Network::Pod { Nic::PodNetwork } else { Nic::Other };
-        for address in addresses(interface) {
+        for address in addresses(interface).filter(|address| Family::of(*address) == rules.family) {
             match rules.refuse(address, nic) {
                 Some(why) => refused = refused.or(Some((address, why))),
                 None => usable.push((address, network.clone())),
@@ -140,13 +140,10 @@ fn choose(
     Ok(Chosen { address: *address, of_several })
 }
 
-/// The family of the backends: Services of two families come later.
-pub(crate) const FAMILY: Family = Family::V4;
-
-/// The addresses of an interface in our [`FAMILY`], the preferred one first.
+/// The addresses of an interface, of both families, the preferred one first.
 pub(crate) fn addresses(interface: &VmInterface) -> impl Iterator<Item = IpAddr> {
     let all = std::iter::once(&interface.ip_address).chain(&interface.ip_addresses);
-    all.filter_map(|text| text.parse().ok()).filter(|address| Family::of(*address) == FAMILY)
+    all.filter_map(|text| text.parse::<IpAddr>().ok()).map(|address| address.to_canonical())
 }
 
 #[cfg(test)]
@@ -210,6 +207,30 @@ mod tests {
         let rules = Rules { pod_cidrs: &pods, ..Rules::default() };
         let chosen = choose(&vmi("web", &interfaces), parsed(previous), &Wish::default(), &rules);
         assert_eq!(chosen.ok().map(|chosen| chosen.address), parsed(expected));
+    }
+
+    #[rstest]
+    #[case::one(json!([{"name": "vlan", "ipAddress": "192.168.7.10", "ipAddresses": ["192.168.7.10", "fd00:7::10"]}]),
+        Ok("fd00:7::10"))]
+    #[case::link_local_is_passed_over(
+        json!([{"name": "vlan", "ipAddress": "fe80::1", "ipAddresses": ["fe80::1", "fd00:7::10"]}]), Ok("fd00:7::10"))]
+    #[case::pod_address_elsewhere_is_passed_over(
+        json!([{"name": "vlan", "ipAddress": "fd00:52::9"}, {"name": "vlan2", "ipAddress": "fd00:8::10"}]), Ok("fd00:8::10"))]
+    #[case::link_local_alone(json!([{"name": "vlan", "ipAddress": "fe80::1"}]), Err(Some("fe80::1")))]
+    #[case::none(json!([{"name": "vlan", "ipAddress": "192.168.7.10"}]), Err(None))]
+    // an IPv4 address in the notation of IPv6 is one of IPv4
+    #[case::mapped(json!([{"name": "vlan", "ipAddress": "::ffff:192.168.7.10"}]), Err(None))]
+    fn a_vm_behind_an_ipv6_address_is_reached_at_an_ipv6_address(
+        #[case] interfaces: Value,
+        #[case] expected: Result<&str, Option<&str>>,
+    ) {
+        let pods = ["fd00:52::/64".parse().unwrap()];
+        let rules = Rules { family: Family::V6, pod_cidrs: &pods, ..Rules::default() };
+        let chosen = choose(&vmi("web", &interfaces), None, &Wish::default(), &rules);
+        let text = |address: IpAddr| address.to_string();
+        let chosen =
+            chosen.map(|chosen| text(chosen.address)).map_err(|why| why.map(|(address, _)| text(address)));
+        assert_eq!(chosen, expected.map(str::to_owned).map_err(|refused| refused.map(str::to_owned)));
     }
 
     const ON_ALL: [(&str, &str); 3] =

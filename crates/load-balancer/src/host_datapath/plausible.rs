@@ -6,11 +6,14 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use ipam::Family;
 use ipnet::IpNet;
 
 /// Addresses that must not be a backend's.
 #[derive(Clone, Copy)]
 pub(crate) struct Rules<'a> {
+    /// Those of the other one are passed over.
+    pub(crate) family: Family,
     pub(crate) pod_cidrs: &'a [IpNet],
     pub(crate) service_cidrs: &'a [IpNet],
     /// [`Implausible::Node`] for an address of a Harvester node, [`Implausible::Vip`] for one of a load balancer.
@@ -19,7 +22,7 @@ pub(crate) struct Rules<'a> {
 
 impl Default for Rules<'_> {
     fn default() -> Self {
-        Self { pod_cidrs: &[], service_cidrs: &[], taken: &|_| None }
+        Self { family: Family::V4, pod_cidrs: &[], service_cidrs: &[], taken: &|_| None }
     }
 }
 
@@ -118,6 +121,7 @@ mod tests {
     ) {
         // docs/contract/load-balancer.md#S-1, #S-7
         let rules = Rules {
+            family: Family::of(address),
             pod_cidrs: &["10.52.0.0/16", "fd00:52::/64"].map(|cidr| cidr.parse().unwrap()),
             service_cidrs: &["10.53.0.0/16", "fd00:53::/64"].map(|cidr| cidr.parse().unwrap()),
             taken: &|address| match address.to_string().as_str() {

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use controller_kit::Explanation;
 use harvester_api::{BackendStatus, names};
 use health_check::Verdict;
+use ipam::Family;
 
 use super::backends::{Backend, BackendId, Selected};
 
@@ -33,6 +34,8 @@ pub(crate) struct Seen<'a> {
     pub(crate) verdicts: &'a BTreeMap<BackendId, Verdict>,
     /// The address that kube-vip announces.
     pub(crate) announced: Option<&'a str>,
+    /// The family that the Service carries, and the backends are of.
+    pub(crate) family: Family,
     /// The address that the Service asks for; `0.0.0.0`: whatever DHCP gives.
     pub(crate) asked: &'a str,
     /// `status.backends` as it is, for the times in it.
@@ -56,17 +59,18 @@ fn waiting(seen: &Seen<'_>) -> Option<Explanation> {
     let Seen { selected, ready, .. } = seen;
     let wait = |reason, message: String| Some(Explanation::new(reason, message));
     let asked = seen.asked;
-    // the Service is one of IPv4: kube-proxy passes over addresses of the other family
-    if asked.parse().is_ok_and(|asked: IpAddr| asked.is_ipv6()) {
-        let message = format!(
-            "nobody is reached at {asked}: objects of type vm are served by IPv4 only; name a pool of IPv4 in spec.ipPool, \
-             and the object moves to an address of it"
-        );
-        return wait("IPFamilyNotSupported", message);
+    let carried = seen.family;
+    // kube-proxy passes over addresses of the other family
+    if asked.parse().is_ok_and(|asked| Family::of(asked) != carried) {
+        let why = format!("its Service is one of {carried}, which the API fixes when a Service is made");
+        return Some(not_carried(asked, &why, carried));
     }
+    let same = |announced: &str| {
+        announced == asked || announced.parse().is_ok_and(|one: IpAddr| asked.parse() == Ok(one))
+    };
     match seen.announced {
         None => return wait("WaitingForExternalIP", "service is waiting for external IP".to_owned()),
-        Some(announced) if asked != names::DHCP_ADDRESS && announced != asked => {
+        Some(announced) if asked != names::DHCP_ADDRESS && !same(announced) => {
             let message = format!("service is waiting for external IP {asked}, still has {announced}");
             return wait("WaitingForExternalIP", message);
         }
@@ -85,6 +89,15 @@ fn waiting(seen: &Seen<'_>) -> Option<Explanation> {
         return wait("NoHealthyBackend", message);
     }
     None
+}
+
+/// The condition of an object whose Service does not carry its address.
+pub(super) fn not_carried(address: &str, why: &str, carried: Family) -> Explanation {
+    let message = format!(
+        "nobody is reached at {address}: {why}; name a pool of {carried} in spec.ipPool, and the object moves to an \
+         address of it"
+    );
+    Explanation::new("IPFamilyNotSupported", message)
 }
 
 /// The refused addresses; empty when none was, so that the message is then the Go program's to the letter.
@@ -108,7 +121,7 @@ fn backends(seen: &Seen<'_>) -> Vec<BackendStatus> {
     let unusable = seen.selected.unusable.iter().map(|unusable| {
         let (address, error) = match unusable.refused {
             Some((address, why)) => (address.to_string(), format!("not used: {address} {why}")),
-            None => (String::new(), "the VM reports no IPv4 address".to_owned()),
+            None => (String::new(), format!("the VM reports no {} address", seen.family)),
         };
         (unusable.name.clone(), address, false, error)
     });
@@ -156,6 +169,7 @@ mod tests {
             ready,
             verdicts,
             announced: Some("10.0.0.9"),
+            family: Family::V4,
             asked: "10.0.0.9",
             before: &[],
             now: "2026-08-20T10:00:00Z",
@@ -196,8 +210,8 @@ mod tests {
     #[case::of_a_family_that_the_service_does_not_carry(
         "fd00::9",
         Some(
-            "nobody is reached at fd00::9: objects of type vm are served by IPv4 only; name a pool of IPv4 in spec.ipPool, \
-              and the object moves to an address of it"
+            "nobody is reached at fd00::9: its Service is one of IPv4, which the API fixes when a Service is made; name a \
+              pool of IPv4 in spec.ipPool, and the object moves to an address of it"
         )
     )]
     #[case::not_yet_moved(

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use controller_kit::RawObject;
 use harvester_api::{Listener, annotations, labels, names};
+use ipam::Family;
 use k8s_openapi::api::core::v1::Service;
 use serde_json::{Value, json};
 
@@ -19,6 +20,27 @@ pub(crate) fn announced(service: &Service) -> Option<&str> {
     let status = service.status.as_ref()?.load_balancer.as_ref()?;
     let ip = status.ingress.as_ref()?.first()?.ip.as_deref()?;
     (!ip.is_empty() && ip != names::DHCP_ADDRESS).then_some(ip)
+}
+
+/// The family of the backends: that of the address, unless the Service carries another one alone. The API fixes the first
+/// family of a Service when it is made.
+pub(crate) fn family(service: Option<&Service>, address: &str) -> Family {
+    let of_address = address.parse().map_or(Family::V4, Family::of);
+    let families = service.and_then(|service| service.spec.as_ref()).map(|spec| spec.ip_families.as_deref());
+    match families {
+        // it is made for the address
+        None => of_address,
+        // a server that knows no families
+        Some(None | Some([])) => Family::V4,
+        Some(Some(carried)) if carried.iter().any(|name| *name == of_address.to_string()) => of_address,
+        Some(Some([first, ..])) => {
+            if first == "IPv6" {
+                Family::V6
+            } else {
+                Family::V4
+            }
+        }
+    }
 }
 
 /// The write that makes the Service ask for `address` (`0.0.0.0`: a lease), carry the listeners' ports and admit `ranges`. Both
@@ -46,6 +68,11 @@ pub(crate) fn write(
                 // kube-proxy serves the address without node ports, and kube-vip only announces it
                 "spec": {"allocateLoadBalancerNodePorts": false},
             });
+            // an IPv4 one is what the cluster makes of it
+            if family(None, address) == Family::V6 {
+                service["spec"]["ipFamilies"] = json!(["IPv6"]);
+                service["spec"]["ipFamilyPolicy"] = "SingleStack".into();
+            }
             change(&mut service);
             Write::Create(service)
         }

@@ -1,10 +1,10 @@
-//! The EndpointSlices of a load balancer: one for each family, and today that is one, with the load balancer's name.
+//! The EndpointSlice of a load balancer, with the load balancer's name: one, of the family of its one address.
 //!
 //! Membership, readiness and the dummy endpoint change in one write: between two, a Service with no ready endpoint
 //! would send the VIP's traffic to the node itself. `conditions.ready` is also where verdicts survive a restart.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use controller_kit::RawObject;
 use harvester_api::{Listener, labels, names};
@@ -12,7 +12,7 @@ use ipam::Family;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde_json::{Map, Value, json};
 
-use super::backends::{Backend, BackendId, FAMILY};
+use super::backends::{Backend, BackendId};
 use super::write::Write;
 use crate::ownership::{Owner, set_owner};
 
@@ -32,14 +32,30 @@ pub(crate) fn recorded_readiness(slice: &EndpointSlice) -> BTreeMap<BackendId, b
         .collect()
 }
 
+/// Of the network of which routers discard everything (RFC 6666).
+const DISCARDED: Ipv6Addr = Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1);
+
+/// The address of the endpoint that swallows traffic while no backend is ready.
+pub(crate) fn dummy(family: Family, ipv4: Ipv4Addr) -> IpAddr {
+    match family {
+        Family::V4 => ipv4.into(),
+        Family::V6 => DISCARDED.into(),
+    }
+}
+
+/// Whether the slice may have endpoints of the family: the API fixes it when a slice is made.
+pub(crate) fn is_of(slice: &EndpointSlice, family: Family) -> bool {
+    slice.address_type.is_empty() || slice.address_type == address_type(family)
+}
+
 /// The write that makes the slice what it should be: an endpoint for each backend with its readiness, and the dummy
-/// while none is ready.
+/// while none is ready. All are of the dummy's family.
 pub(crate) fn write(
     existing: Option<&RawObject<EndpointSlice>>,
     owner: &Owner,
     listeners: &[Listener],
     backends: &[(Backend, bool)],
-    dummy: Ipv4Addr,
+    dummy: IpAddr,
 ) -> Write {
     let mut endpoints: Vec<Value> = backends
         .iter()
@@ -49,13 +65,13 @@ pub(crate) fn write(
         .collect();
     if !backends.iter().any(|(_, ready)| *ready) {
         let Owner { key, .. } = owner;
-        endpoints.push(endpoint(dummy.into(), true, &key.namespace, &key.name, names::DUMMY_ENDPOINT_UID));
+        endpoints.push(endpoint(dummy, true, &key.namespace, &key.name, names::DUMMY_ENDPOINT_UID));
     }
     let ports: Vec<Value> = listeners
         .iter()
         .map(|listener| json!({"name": listener.name, "protocol": listener.protocol, "port": listener.backend_port}))
         .collect();
-    edit(existing, owner, |slice| {
+    edit(existing, owner, Family::of(dummy), |slice| {
         set_list(slice, "ports", ports, port_fields);
         set_list(slice, "endpoints", endpoints, endpoint_fields);
     })
@@ -84,6 +100,7 @@ pub(crate) fn write_empty(existing: &RawObject<EndpointSlice>) -> Write {
 fn edit(
     existing: Option<&RawObject<EndpointSlice>>,
     owner: &Owner,
+    family: Family,
     change: impl FnOnce(&mut Value),
 ) -> Write {
     let own_labels = [
@@ -103,7 +120,7 @@ fn edit(
                 "apiVersion": "discovery.k8s.io/v1",
                 "kind": "EndpointSlice",
                 "metadata": {"namespace": owner.key.namespace, "name": owner.key.name},
-                "addressType": address_type(FAMILY),
+                "addressType": address_type(family),
             });
             set_owner(&mut slice, owner, &own_labels);
             change(&mut slice);

@@ -4,11 +4,13 @@
 //! when they are stored. The Service has the annotation too, by which ranges of ours are told from those of a person.
 
 use harvester_api::{LoadBalancer, WorkloadType, annotations, load_balancer::MAX_SOURCE_RANGES};
+use ipam::Family;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Service;
 use kube::{Resource as _, ResourceExt as _};
 use serde_json::Value;
 
+use super::seen_family;
 use crate::ownership::Owner;
 
 /// The length of so many IPv6 ranges.
@@ -47,9 +49,11 @@ pub(crate) fn of(lb: &LoadBalancer) -> Result<Option<SourceRanges<'_>>, String> 
         let shown: String = wrong.chars().take(60).collect();
         return Err(fault(format!("{shown:?} is no range of addresses")));
     }
-    // kube-proxy leaves the others out for an IPv4 address, and where none is left it admits everybody
-    if !ranges.iter().any(|range| matches!(range.parse(), Ok(IpNet::V4(_)))) {
-        return Err(fault("it has no range of IPv4".to_owned()));
+    // kube-proxy leaves those of the other family out, and where none is left it admits everybody
+    let family = seen_family(lb, None);
+    let is_of = |range: &&str| range.parse::<IpNet>().is_ok_and(|range| Family::of(range.addr()) == family);
+    if !ranges.iter().any(is_of) {
+        return Err(fault(format!("it has no range of {family}")));
     }
     Ok(Some(SourceRanges { text, ranges }))
 }

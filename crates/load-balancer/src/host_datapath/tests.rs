@@ -104,6 +104,6 @@ async fn a_look_at_a_load_balancer_looks_at_no_vm_of_another_namespace() {
     let lb = json!({"metadata": {"namespace": "shop", "name": "web"},
         "spec": {"workloadType": "vm", "backendServerSelector": {"tier": ["web"]}}});
     let lb: LoadBalancer = serde_json::from_value(lb).unwrap();
-    assert_eq!(crate::steps::steps_of(|| datapath.see(&lb, None)), 3);
+    assert_eq!(crate::steps::steps_of(|| datapath.see(&lb, None, None)), 3);
     tasks.end().await;
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use controller_kit::{PendingEvent, RawObject};
 use harvester_api::{AllocatedAddress, LoadBalancer};
+use ipam::Family;
 
 use super::{
     Plan, Seen, Step, Told, applied, is_finalized, is_needed,
@@ -42,7 +43,12 @@ pub(super) fn serve(
         now: &seen.now,
     };
     let host_datapath::Plan { slice, service, probes, mut served, unwatched } = host_datapath::decide(&view);
-    plan.probes = Some(probes);
+    // the VMs were seen at addresses of the former family: with the new address stored they are seen anew
+    let is_seen_otherwise =
+        view.family() != host_datapath::seen_family(lb, seen.service.as_deref().map(|service| &**service));
+    if !is_seen_otherwise {
+        plan.probes = Some(probes);
+    }
     plan.unwatched = unwatched;
     let slice = pace(seen, slice);
     let is_held_back = slice.is_err();
@@ -54,8 +60,15 @@ pub(super) fn serve(
         served.address.clear();
     }
     let moves = leave_lost_address(seen, lb, address);
-    let writes = if moves.is_empty() {
-        Vec::from_iter(slice.into_iter().chain([Step::WriteService(service)]))
+    let writes = if is_seen_otherwise {
+        Vec::new()
+    } else if moves.is_empty() {
+        let mut writes = Vec::from_iter(slice.into_iter().chain([Step::WriteService(service)]));
+        if seen.service.is_none() && view.family() == Family::V6 {
+            // where the cluster makes no Service of IPv6 a slice of IPv6 would stand in the way of one of IPv4 for ever
+            writes.reverse();
+        }
+        writes
     } else {
         moves
     };

@@ -7,6 +7,7 @@ use serde_json::json;
 use super::*;
 use crate::host_datapath::TOO_MANY_LISTENERS;
 mod dual;
+mod families;
 mod pace;
 mod pending;
 mod requested;

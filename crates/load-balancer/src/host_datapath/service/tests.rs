@@ -42,6 +42,32 @@ fn replaced(existing: &RawObject<Service>, listeners: &[Listener], address: &str
     }
 }
 
+#[rstest]
+#[case::to_be_made(None, "10.0.0.9", Family::V4)]
+#[case::to_be_made_for_ipv6(None, "fd00::9", Family::V6)]
+#[case::to_be_made_for_a_lease(None, "0.0.0.0", Family::V4)]
+#[case::of_ipv4(Some(json!(["IPv4"])), "fd00::9", Family::V4)]
+#[case::of_ipv6(Some(json!(["IPv6"])), "10.0.0.9", Family::V6)]
+// somebody asked for both by spec.ipFamilyPolicy
+#[case::of_both(Some(json!(["IPv4", "IPv6"])), "fd00::9", Family::V6)]
+#[case::of_a_server_that_knows_no_families(Some(json!(null)), "fd00::9", Family::V4)]
+fn backends_are_of_the_addresss_family_where_the_service_carries_it(
+    #[case] carried: Option<Value>,
+    #[case] address: &str,
+    #[case] expected: Family,
+) {
+    let service =
+        carried.map(|families| serde_json::from_value(json!({"spec": {"ipFamilies": families}})).unwrap());
+    assert_eq!(family(service.as_ref(), address), expected);
+}
+
+#[test]
+fn a_new_service_for_an_ipv6_address_is_one_of_ipv6_alone() {
+    let spec = created(&[listener("https", 443, "TCP", 8443)], "fd00::9")["spec"].clone();
+    assert_eq!((&spec["ipFamilies"], &spec["ipFamilyPolicy"]), (&json!(["IPv6"]), &json!("SingleStack")));
+    assert_eq!(spec["loadBalancerIP"], "fd00::9");
+}
+
 #[test]
 fn a_new_service_has_the_contracts_shape_and_asks_both_ways() {
     let listeners = [listener("https", 443, "TCP", 8443), listener("dns", 53, "UDP", 53)];

@@ -19,7 +19,7 @@ fn backend(name: &str, last: u8) -> Backend {
     Backend { id, name: name.to_owned() }
 }
 
-const DUMMY: Ipv4Addr = Ipv4Addr::new(10, 52, 0, 255);
+const DUMMY: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 52, 0, 255));
 
 fn created(backends: &[(Backend, bool)]) -> Value {
     match write(None, &owner(), &listeners(), backends, DUMMY) {
@@ -71,6 +71,22 @@ fn a_new_slice_has_the_contracts_shape() {
             ],
         })
     );
+}
+
+#[test]
+fn a_slice_behind_an_ipv6_address_has_endpoints_of_ipv6_alone() {
+    let id = BackendId { uid: "uid-web-1".to_owned(), address: "fd00:7::10".parse().unwrap() };
+    let backends = [(Backend { id, name: "web-1".to_owned() }, false)];
+    let dummy = dummy(Family::V6, Ipv4Addr::new(10, 52, 0, 255));
+    let Write::Create(slice) = write(None, &owner(), &listeners(), &backends, dummy) else {
+        panic!("it is new")
+    };
+    assert_eq!(slice["addressType"], "IPv6");
+    let addresses: Vec<_> =
+        slice["endpoints"].as_array().unwrap().iter().map(|of| &of["addresses"]).collect();
+    assert_eq!(addresses, [&json!(["fd00:7::10"]), &json!(["100::1"])]);
+    let slice = stored(slice);
+    assert!(is_of(&slice, Family::V6) && !is_of(&slice, Family::V4));
 }
 
 // docs/contract/load-balancer.md#EP-7: v0.1.x gave all ports the number of the last listener

@@ -166,17 +166,22 @@ fn of_two_requested_addresses_the_one_of_the_family_counts() {
 }
 
 #[test]
-fn an_object_of_vms_draws_ipv4_addresses_only_and_keeps_what_it_has() {
+fn an_object_of_vms_draws_an_address_of_the_one_family_that_it_asks_for_and_keeps_it() {
     let vm = |families: &str, has| {
         let mut lb = asking(families, "", has);
         lb.spec.workload_type = None;
         lb
     };
     assert_eq!(decided(&vm("", None), &[]), claim("core").into());
-    let Decision::Wait { waiting, .. } = decided(&vm("IPv6", None), &[]).decision else {
-        panic!("it claims")
+    assert_eq!(decided(&vm("IPv6", None), &[]), claim("six").into());
+    // the first family of a Service cannot be changed
+    let served = [("core", "10.0.2.5")];
+    let Decision::Wait { waiting, meanwhile, .. } = decided(&vm("IPv6", Some(served[0])), &served).decision
+    else {
+        panic!("it moves")
     };
     assert_eq!(waiting.reason, "IPFamilyNotSupported");
+    assert_eq!(meanwhile, Some(address("core", "10.0.2.5")));
     let note = decided(&vm("IPv6,IPv4", None), &[]).note;
     assert_eq!(note.as_deref(), Some("only one of two families: an object of type vm has one address"));
     let has = Some(("six", "fd00:6::5"));

@@ -5,7 +5,7 @@ use super::*;
 const FIRST: (&str, &str) = ("edge", "10.0.1.7");
 const SECOND: (&str, &str) = ("six", "fd00:6::7");
 
-fn pools() -> Arc<Vec<CheckedPool>> {
+pub(super) fn pools() -> Arc<Vec<CheckedPool>> {
     let pool = |name: &str, subnet: &str| {
         json!({"metadata": {"name": name}, "spec": {"ranges": [{"subnet": subnet}],
             "selector": {"scope": [{"namespace": "*", "project": "*", "guestCluster": "*"}]}}})

@@ -17,6 +17,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event as KubeEvent, Service};
 use kube::ResourceExt;
 use load_balancer::dry_run::{Outcome, Verdict};
+use program::text::cut_clean;
 
 use crate::{
     headline::{self, headline},
@@ -37,18 +38,9 @@ pub(crate) const OF_LOAD_BALANCER: [&str; 3] =
 /// So many Events are shown, the newest ones.
 const EVENTS: usize = 10;
 
-/// The text without control characters, and cut.
+/// The text without what nobody sees, and cut.
 pub(crate) fn cut(text: &str) -> String {
-    cut_at(text, TEXT_MAX)
-}
-
-fn cut_at(text: &str, most: usize) -> String {
-    let clean = |letter: char| if letter.is_control() { ' ' } else { letter };
-    let mut cut: String = text.chars().take(most).map(clean).collect();
-    if text.chars().nth(most).is_some() {
-        cut.push('…');
-    }
-    cut
+    cut_clean(text, TEXT_MAX)
 }
 
 /// How long the Service has been as it is, as far as the objects tell: since the younger of Service and object was made,
@@ -133,12 +125,13 @@ fn shown(service: &Service) -> Vec<String> {
     let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     let entries = status.and_then(|status| status.ingress.as_deref()).unwrap_or_default();
     let text = entries.iter().filter_map(|entry| entry.ip.as_ref().or(entry.hostname.as_ref()));
-    text.map(|text| cut_at(text, VALUE_MAX)).collect()
+    text.map(|text| cut_clean(text, VALUE_MAX)).collect()
 }
 
 fn class_of(service_type: &str, class: Option<&str>, wanted: bool) -> Class {
     let ours = service_type == "LoadBalancer" && class.is_none_or(|class| class == LOAD_BALANCER_CLASS);
-    let of_class = class.map_or("no class".to_owned(), |class| format!("class {}", cut_at(class, VALUE_MAX)));
+    let of_class =
+        class.map_or("no class".to_owned(), |class| format!("class {}", cut_clean(class, VALUE_MAX)));
     let sentence = match (service_type, ours) {
         ("LoadBalancer", true) if wanted => {
             format!("type LoadBalancer with {of_class}: the cloud controller manager serves it")
@@ -152,7 +145,7 @@ fn class_of(service_type: &str, class: Option<&str>, wanted: bool) -> Class {
         ),
         (other, _) => format!("type {other}: only type LoadBalancer gets a load balancer"),
     };
-    let class = class.map(|class| cut_at(class, VALUE_MAX));
+    let class = class.map(|class| cut_clean(class, VALUE_MAX));
     Class { service_type: service_type.to_owned(), class, ours, sentence }
 }
 
@@ -246,7 +239,7 @@ fn object(read: &Read) -> Object {
         Seen::Present { object, because } => {
             let (made_for, flag) =
                 (object.annotations().get(annotations::LB_CLUSTER), read.assumed.rules.cluster.name());
-            let other = made_for.filter(|name| *name != flag).map(|name| cut_at(name, VALUE_MAX));
+            let other = made_for.filter(|name| *name != flag).map(|name| cut_clean(name, VALUE_MAX));
             let other =
                 other.map(|name| format!("; it names cluster {name:?}, and --cluster-name is {flag:?}"));
             let other = other.unwrap_or_default();
@@ -260,9 +253,9 @@ fn object(read: &Read) -> Object {
             ConditionStatus::Unknown => "Unknown",
         }
         .to_owned(),
-        reason: cut_at(&ready.reason, VALUE_MAX),
+        reason: cut_clean(&ready.reason, VALUE_MAX),
         message: cut(&ready.message),
-        since: cut_at(&ready.last_transition_time, VALUE_MAX),
+        since: cut_clean(&ready.last_transition_time, VALUE_MAX),
     });
     let secondaries = dry_run.secondaries.iter().map(ToString::to_string).collect();
     Object { name: key.to_string(), state, sentence, ready, secondaries }
@@ -293,8 +286,8 @@ fn address(read: &Read, shown: Vec<String>) -> Address {
     let has = object.status.as_ref().and_then(|status| status.allocated_address.as_ref());
     let pairs = has.into_iter().flat_map(|has| has.primary().into_iter().chain(has.ipv6()));
     let allocated = pairs.map(|(pool, address)| Allocated {
-        address: cut_at(address, VALUE_MAX),
-        pool: cut_at(pool, VALUE_MAX),
+        address: cut_clean(address, VALUE_MAX),
+        pool: cut_clean(pool, VALUE_MAX),
     });
     address.allocated = allocated.collect();
     address.sentence = match (&address.allocated[..], read.pools.as_ref().map(|pools| &pools.outcome)) {
@@ -326,7 +319,7 @@ fn address(read: &Read, shown: Vec<String>) -> Address {
         address.depends = pools.depends.iter().map(|(flag, other)| under(flag, other)).collect();
         address.requirement = Some(match pools.named.as_str() {
             "" => cut(&pools.requirement.to_string()),
-            named => format!("the name {}", cut_at(named, VALUE_MAX)),
+            named => format!("the name {}", cut_clean(named, VALUE_MAX)),
         });
         let row = |row: &load_balancer::dry_run::PoolRow| {
             let (verdict, sentence) = match &row.verdict {
@@ -379,13 +372,13 @@ fn asked(service: &Service, object: Option<&RawObject<LoadBalancer>>) -> Vec<Str
         }
     }
     let given = asked.into_iter().filter(|(_, value)| !value.is_empty());
-    given.map(|(field, value)| format!("{field}: {}", cut_at(&value, VALUE_MAX))).collect()
+    given.map(|(field, value)| format!("{field}: {}", cut_clean(&value, VALUE_MAX))).collect()
 }
 
 fn traffic(read: &Read) -> Traffic {
     let text = |key: &str| {
         let value = read.service.annotations().get(key).filter(|text| !text.is_empty());
-        value.map(|text| cut_at(text, VALUE_MAX))
+        value.map(|text| cut_clean(text, VALUE_MAX))
     };
     let status = present(read).and_then(|object| object.status.as_ref());
     if !read.dry_run.decision.wanted {
@@ -408,7 +401,7 @@ fn traffic(read: &Read) -> Traffic {
         }
         Datapath::Host => match status.map(|status| status.address.as_str()) {
             Some(address) if !address.is_empty() && address != DHCP_ADDRESS => {
-                format!("Harvester announces {} and forwards it to the VMs", cut_at(address, VALUE_MAX))
+                format!("Harvester announces {} and forwards it to the VMs", cut_clean(address, VALUE_MAX))
             }
             _ if matches!(read.dry_run.object, Seen::Unlisted | Seen::Unreadable(_)) => {
                 "Harvester carries it; whether it does now is not known without the object".to_owned()
@@ -428,11 +421,11 @@ fn traffic(read: &Read) -> Traffic {
         Node { name: node.name_any(), eligible: is_eligible(node), vm, because }
     };
     let backend = |backend: &harvester_api::BackendStatus| Backend {
-        name: cut_at(&backend.name, VALUE_MAX),
-        address: cut_at(&backend.address, VALUE_MAX),
+        name: cut_clean(&backend.name, VALUE_MAX),
+        address: cut_clean(&backend.address, VALUE_MAX),
         ready: backend.ready,
-        last_error: cut_at(&backend.last_error, VALUE_MAX),
-        since: cut_at(&backend.since, VALUE_MAX),
+        last_error: cut_clean(&backend.last_error, VALUE_MAX),
+        since: cut_clean(&backend.since, VALUE_MAX),
     };
     Traffic {
         sentence,
@@ -449,7 +442,7 @@ fn controller(read: &Read) -> Controller {
         Some(None) => (Some(false), format!("no cloud controller manager runs: there is no {lease}")),
         Some(Some(found)) => {
             let spec = found.spec.clone().unwrap_or_default();
-            let holder = cut_at(&spec.holder_identity.unwrap_or_default(), VALUE_MAX);
+            let holder = cut_clean(&spec.holder_identity.unwrap_or_default(), VALUE_MAX);
             let lasts = u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
             let renewed = spec.renew_time.map_or(Duration::MAX, |time| age(time.0, read.now));
             match (holder.as_str(), renewed <= Duration::from_secs(lasts)) {

@@ -58,13 +58,7 @@ impl System {
             metrics: None,
             health: Health::default(),
         };
-        let config = load_balancer::Config {
-            workers: 4,
-            pod_cidrs: Vec::new(),
-            service_cidrs: Vec::new(),
-            dummy_endpoint: [10, 52, 0, 255].into(),
-            pool_choice: load_balancer::PoolChoice::default(),
-        };
+        let config = load_balancer::Config::default();
         let of_lb = tasks.clone();
         let lb = async move {
             let times = load_balancer::ElectionTimes::default();

@@ -1,11 +1,10 @@
 //! Admission reviews: read into a [`Write`] that the rules decide on, and answered.
 
-use std::borrow::Cow;
-
 use kube::api::DynamicObject;
 use kube::core::Status;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, META_KIND, Operation};
 use kube::core::response::StatusSummary;
+use program::text;
 use serde_json::Value;
 
 use crate::dns;
@@ -162,7 +161,7 @@ impl Faults {
     pub(crate) fn add(&mut self, fault: impl FnOnce() -> Fault) {
         if self.named.len() < NAMED {
             let Fault { reason, message } = fault();
-            self.named.push(Fault { reason, message: cut_to(LONGEST_FAULT, &message).into_owned() });
+            self.named.push(Fault { reason, message: text::cut(&message, LONGEST_FAULT) });
         } else {
             self.more += 1;
         }
@@ -192,15 +191,8 @@ impl From<Fault> for Faults {
 }
 
 /// A text that a user may have written, cut to a length that fits a line of the log.
-pub(crate) fn cut(text: &str) -> Cow<'_, str> {
-    cut_to(LONGEST, text)
-}
-
-fn cut_to(most: usize, text: &str) -> Cow<'_, str> {
-    match text.char_indices().nth(most) {
-        None => text.into(),
-        Some((end, _)) => format!("{}…", &text[..end]).into(),
-    }
+pub(crate) fn cut(text: &str) -> String {
+    text::cut(text, LONGEST)
 }
 
 /// A text that a user wrote, in quotation marks and cut to a length that fits a message.

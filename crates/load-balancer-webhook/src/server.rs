@@ -115,7 +115,7 @@ async fn answer(server: &Server, role: Role, peer: &Peer, body: Vec<u8>, until: 
     };
     drop(body);
     let response = AdmissionResponse::from(&request);
-    let user = cut(request.user_info.username.as_deref().unwrap_or_default()).into_owned();
+    let user = cut(request.user_info.username.as_deref().unwrap_or_default());
     // a bug in a rule must not take the connection, and with it other reviews, down
     let decision = AssertUnwindSafe(decide(reviewer, role, request, response)).catch_unwind();
     match timeout_at(until, decision).await {

@@ -23,9 +23,11 @@ use crate::{Config, ElectionTimes, Parts, PoolChoice, run};
 
 /// Objects that are worked on at once for each of `--threadiness`: work is mostly waiting for answers, and what
 /// waits together shares a PUT of its pool.
-const AT_ONCE: usize = 16;
+pub(crate) const AT_ONCE: usize = 16;
 /// `--threadiness` of the Go program.
-const THREADINESS: usize = 2;
+pub(crate) const THREADINESS: usize = 2;
+pub(crate) const POD_CIDRS: &str = "10.52.0.0/16";
+pub(crate) const SERVICE_CIDRS: &str = "10.53.0.0/16";
 /// As under CATTLE_DEV_MODE in the Go program: nobody takes over while somebody sits in a debugger.
 const DEV_LEASE: Duration = Duration::from_secs(45 * 3600);
 const DEV_RENEW_DEADLINE: Duration = Duration::from_secs(30 * 3600);
@@ -58,9 +60,9 @@ pub const FLAGS: Table = Table {
             "CIDRS",
             "addresses of pods: a backend may have one only on an interface of the pod network",
         )
-        .default("10.52.0.0/16"),
+        .default(POD_CIDRS),
         Flag::value("service-cidrs", "CIDRS", "addresses of Services: no backend may have one")
-            .default("10.53.0.0/16"),
+            .default(SERVICE_CIDRS),
         Flag::value(
             "dummy-endpoint",
             "ADDRESS",
@@ -304,15 +306,14 @@ mod tests {
     fn without_flags_everything_is_as_in_the_go_program() {
         let flags = flags(&[]).unwrap();
         assert_eq!(times(&flags, false), ElectionTimes::default());
-        let pods = "10.52.0.0/16".parse().unwrap();
-        let services = "10.53.0.0/16".parse().unwrap();
         let expected = Config {
             workers: 32,
-            pod_cidrs: vec![pods],
-            service_cidrs: vec![services],
+            pod_cidrs: vec!["10.52.0.0/16".parse().unwrap()],
+            service_cidrs: vec!["10.53.0.0/16".parse().unwrap()],
             dummy_endpoint: Ipv4Addr::new(10, 52, 0, 255),
             pool_choice: PoolChoice::default(),
         };
+        assert_eq!(Config::default(), expected);
         assert_eq!((config(&flags), flags.metrics_address), (expected, None));
     }
 

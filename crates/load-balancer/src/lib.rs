@@ -19,6 +19,7 @@
 
 use std::net::Ipv4Addr;
 
+use harvester_api::names;
 use ipnet::IpNet;
 
 mod address_index;
@@ -37,6 +38,7 @@ mod reuse;
 mod run;
 mod status_reverted;
 mod steps;
+mod stored_versions;
 mod vms;
 mod wiring;
 
@@ -55,6 +57,20 @@ pub struct Config {
     /// Address of the endpoint that swallows traffic while no backend is ready.
     pub dummy_endpoint: Ipv4Addr,
     pub pool_choice: PoolChoice,
+}
+
+/// What the command line says without flags.
+impl Default for Config {
+    fn default() -> Self {
+        let network = |text: &str| vec![text.parse().expect("it is a network")];
+        Self {
+            workers: cli::THREADINESS * cli::AT_ONCE,
+            pod_cidrs: network(cli::POD_CIDRS),
+            service_cidrs: network(cli::SERVICE_CIDRS),
+            dummy_endpoint: names::DUMMY_ENDPOINT_ADDRESS.parse().expect("it is an address"),
+            pool_choice: PoolChoice::default(),
+        }
+    }
 }
 
 /// Rules of the choice of a pool that the Go program does not have.

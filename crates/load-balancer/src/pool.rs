@@ -25,5 +25,5 @@ pub(crate) use index::PoolIndex;
 pub(crate) use orders::Orders;
 pub(crate) use orphans::Orphans;
 pub(crate) use record_change::RecordChange;
-pub(crate) use waiters::{PoolWaiters, WaitingFor, Waker};
+pub(crate) use waiters::{PoolNews, PoolWaiters, WaitingFor};
 pub(crate) use writer::{Failure, Writers};

@@ -36,6 +36,7 @@ use crate::{
     import::{self, Import},
     pool::{Orders, Orphans, PoolIndex, PoolWaiters, Writers, controller::PoolController},
     record_gc::RecordGc,
+    stored_versions,
     vms::{self, VmWatch},
     wiring::{Queues, Wiring},
 };
@@ -175,6 +176,7 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
     let orders = Orders::new(writers.clone(), queues.load_balancers.clone());
     let waiters = PoolWaiters::default();
     let recorder = Recorder::start(tasks, client.clone(), names::LOAD_BALANCER_LEASE, clock, &capabilities);
+    tasks.spawn_until_stop(stored_versions::tell(client.clone(), recorder.clone()));
     let import = Arc::new(Import {
         client: client.clone(),
         recorder: recorder.clone(),

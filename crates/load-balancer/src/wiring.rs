@@ -32,7 +32,7 @@ use crate::{
     controller,
     host_datapath::HostDatapath,
     metrics::Metrics,
-    pool::{Orders, Orphans, PoolIndex, PoolWaiters, RecordChange, Waker, Writers},
+    pool::{Orders, Orphans, PoolIndex, PoolNews, PoolWaiters, RecordChange, Writers},
     vms,
 };
 
@@ -95,7 +95,7 @@ pub(crate) struct Wiring<'a> {
 impl Wiring<'_> {
     /// Ties caches to queues, for the objects that are there and for all changes to come.
     pub(crate) fn connect(&self) {
-        let waker = Waker {
+        let waker = PoolNews {
             waiters: self.waiters.clone(),
             index: self.index.clone(),
             orders: self.orders.clone(),
@@ -139,7 +139,7 @@ impl Wiring<'_> {
         self.connect_capabilities();
     }
 
-    fn connect_pools(&self, waker: &Waker) {
+    fn connect_pools(&self, waker: &PoolNews) {
         let Self { caches, queues, index, .. } = self;
         let (pools, load_balancers) = (queues.pools.clone(), queues.load_balancers.clone());
         let (records, metrics) = (queues.records.clone(), queues.metrics.clone());

@@ -21,6 +21,7 @@ pub mod serving;
 mod slis;
 mod subscribers;
 mod task_group;
+pub mod text;
 
 pub use clock::Clock;
 #[cfg(feature = "process")]

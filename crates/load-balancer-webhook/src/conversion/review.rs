@@ -126,7 +126,7 @@ pub(crate) fn answer(review: &Review<'_>, known: &Known<'_>) -> String {
 fn converted(object: &RawValue, to: &str, known: &Known<'_>) -> Result<Box<RawValue>, String> {
     let object: Value = serde_json::from_str(object.get())
         .map_err(|error| format!("an object is no JSON that can be read: {error}"))?;
-    let text = |field: &str| cut(object[field].as_str().unwrap_or_default()).into_owned();
+    let text = |field: &str| cut(object[field].as_str().unwrap_or_default());
     let (version, kind) = (text("apiVersion"), text("kind"));
     if kind != KIND || !VERSIONS.contains(&version.as_str()) {
         return Err(format!(

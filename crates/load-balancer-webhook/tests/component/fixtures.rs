@@ -180,16 +180,9 @@ impl Controller {
             health: Health::default(),
             metrics: None,
         };
-        let config = load_balancer::Config {
-            workers: 32,
-            pod_cidrs: vec!["10.52.0.0/16".parse().unwrap()],
-            service_cidrs: vec!["10.53.0.0/16".parse().unwrap()],
-            dummy_endpoint: [10, 52, 0, 255].into(),
-            pool_choice: load_balancer::PoolChoice {
-                enforce_named_pool_scope,
-                ..load_balancer::PoolChoice::default()
-            },
-        };
+        let pool_choice =
+            load_balancer::PoolChoice { enforce_named_pool_scope, ..load_balancer::PoolChoice::default() };
+        let config = load_balancer::Config { pool_choice, ..load_balancer::Config::default() };
         let inner = tasks.clone();
         let run = tokio::spawn(async move {
             let ended = Box::pin(load_balancer::run(parts, ElectionTimes::default(), config, inner)).await;

@@ -87,14 +87,7 @@ async fn a_look_at_a_load_balancer_looks_at_no_vm_of_another_namespace() {
     let hosts = host_addresses::HostAddresses::unknown();
     let vips = Vips::follow(&caches, &pools, hosts, &queues.load_balancers);
     let dial: Dial = std::sync::Arc::new(|_| Box::pin(std::future::pending()));
-    let config = Config {
-        workers: 1,
-        pod_cidrs: Vec::new(),
-        service_cidrs: Vec::new(),
-        dummy_endpoint: std::net::Ipv4Addr::LOCALHOST,
-        pool_choice: crate::PoolChoice::default(),
-    };
-    let datapath = HostDatapath::start(&tasks, dial, 7, config, &caches, vips, &queues);
+    let datapath = HostDatapath::start(&tasks, dial, 7, Config::default(), &caches, vips, &queues);
     for n in 0..300 {
         let namespace = if n < 3 { "shop" } else { "others" };
         let vmi = json!({"metadata": {"namespace": namespace, "name": format!("web-{n}"), "uid": format!("u{n}"),

@@ -157,7 +157,7 @@ pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
         resting: ip_pools::resting(pool, at),
         rest_until: Resting::end_of_new(at, pool.spec.quarantine_seconds),
         size: 0,
-        rest: 0,
+        bytes_beside_record: 0,
         limit,
         forgets: 16,
         has_no_room: false,
@@ -226,7 +226,7 @@ struct Draft<'a> {
     /// About how many bytes the object takes in the store, managedFields included.
     size: usize,
     /// How many of them are not the record.
-    rest: usize,
+    bytes_beside_record: usize,
     limit: usize,
     /// So many entries of the history are forgotten at once, and twice as many the next time: each time walks the whole
     /// record, and a batch may have a thousand claims.
@@ -258,8 +258,8 @@ impl<'a> Draft<'a> {
                 .sum::<usize>()
         };
         let read = maps(|status| &status.allocated) + maps(|status| &status.allocated_history);
-        self.rest = pool.size().saturating_sub(read);
-        self.size = self.rest + self.size_of_record();
+        self.bytes_beside_record = pool.size().saturating_sub(read);
+        self.size = self.bytes_beside_record + self.size_of_record();
     }
 
     fn size_of_record(&self) -> usize {
@@ -415,7 +415,7 @@ impl<'a> Draft<'a> {
         self.resting.begin(address, end);
         let has_room = self.make_room(bytes);
         if has_room {
-            self.rest += bytes;
+            self.bytes_beside_record += bytes;
             self.size += bytes;
         } else {
             self.resting.end(address);
@@ -434,7 +434,7 @@ impl<'a> Draft<'a> {
             }
             self.forgets *= 2;
             step();
-            self.size = self.rest + self.size_of_record();
+            self.size = self.bytes_beside_record + self.size_of_record();
         }
         true
     }
@@ -456,12 +456,7 @@ pub(crate) fn bytes_in_store(key: &str, holder: &str) -> usize {
 }
 
 fn shortened(text: &str) -> String {
-    const MOST: usize = 300;
-    if text.len() <= MOST {
-        text.to_owned()
-    } else {
-        format!("{}…", text.chars().take(MOST).collect::<String>())
-    }
+    program::text::cut(text, 300)
 }
 
 /// The question goes; a refusal stays where an administrator looks, also without the right to write Events, until the

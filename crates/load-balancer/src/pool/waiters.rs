@@ -91,7 +91,7 @@ impl PoolWaiters {
 
 /// Wakes load balancers that wait. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Waker {
+pub(crate) struct PoolNews {
     pub(crate) waiters: PoolWaiters,
     pub(crate) index: PoolIndex,
     pub(crate) orders: Orders,
@@ -100,7 +100,7 @@ pub(crate) struct Waker {
     pub(crate) pools: Queue<ObjectKey>,
 }
 
-impl Waker {
+impl PoolNews {
     /// A pool has changed. A claim is no news: in a burst there is one for each of those who wait.
     pub(crate) fn pool_changed(&self, old: Option<&IPPool>, new: Option<&IPPool>) {
         if let Some(news) = news(old, new, |addresses| self.index.offering(addresses)) {

@@ -82,13 +82,7 @@ impl Controller {
             metrics: None,
             health: health.clone(),
         };
-        let config = Config {
-            workers: 32,
-            pod_cidrs: vec!["10.52.0.0/16".parse().unwrap()],
-            service_cidrs: vec!["10.53.0.0/16".parse().unwrap()],
-            dummy_endpoint: [10, 52, 0, 255].into(),
-            pool_choice,
-        };
+        let config = Config { pool_choice, ..Config::default() };
         let inner = tasks.clone();
         let run = tokio::spawn(async move {
             let ended = Box::pin(run(parts, ElectionTimes::default(), config, inner)).await;

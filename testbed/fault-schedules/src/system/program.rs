@@ -125,13 +125,7 @@ async fn load_balancer(
     };
     let seconds = Duration::from_secs;
     let times = ElectionTimes { lease: seconds(15), renew_deadline: seconds(10), retry_period: seconds(2) };
-    let config = load_balancer::Config {
-        workers: 8,
-        pod_cidrs: vec![],
-        service_cidrs: vec![],
-        dummy_endpoint: [10, 52, 0, 255].into(),
-        pool_choice: load_balancer::PoolChoice::default(),
-    };
+    let config = load_balancer::Config { workers: 8, ..load_balancer::Config::default() };
     if let Err(error) = load_balancer::run(parts, times, config, tasks).await {
         tracing::info!(error = &error as &dyn std::error::Error, "ends");
     }

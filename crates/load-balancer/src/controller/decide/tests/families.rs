@@ -39,7 +39,8 @@ fn refused_family() -> Vec<RefusedWrite> {
 #[rstest]
 // its VMs were seen at IPv4 addresses
 #[case::its_address_is_stored_before_its_vms_are_seen(
-    at_ipv6(object("vm", &json!({"spec": {"ipPool": "six"}}))), &["write object"])]
+    at_ipv6(object("vm", &json!({"metadata": {"annotations": {annotations::IP_FAMILIES: "IPv6"}}, "spec": {"ipPool": "six"}}))),
+    &["write object"])]
 // a slice of IPv6 would stand in the way of one of IPv4
 #[case::the_service_comes_first_where_the_cluster_may_have_none(stored(), &["write service", "write slice"])]
 #[case::then_the_slice(Seen { service: carrying(&json!(["IPv6"])), ..stored() }, &["write slice"])]

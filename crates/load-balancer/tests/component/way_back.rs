@@ -2,6 +2,9 @@
 
 use controller_kit::replace;
 use harvester_api::{ConditionStatus, IPPool, LoadBalancer, annotations, finalizers, labels};
+use k8s_openapi::{
+    api::core::v1::Event, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 use test_cluster::{TestCluster, User};
@@ -71,6 +74,19 @@ const HTTP_CHECK: &str = "{port: 8080, path: /ready, scheme: HTTP, successThresh
     periodSeconds: 1, timeoutSeconds: 1}";
 
 test_cluster::component_tests! {
+    #[simulated_only("the definition of a real server is that of all tests")]
+    async fn an_event_tells_of_load_balancers_that_may_be_stored_as_v1alpha1(cluster: TestCluster) {
+        let stored = json!({"status": {"storedVersions": ["v1alpha1", "v1beta1"]}});
+        let definition = "loadbalancers.loadbalancer.harvesterhci.io";
+        cluster.harvester.patch_status::<CustomResourceDefinition>(definition, stored).await;
+        let _running = controller(&cluster).await;
+        cluster.settle().await;
+        let events = cluster.harvester.list::<Event>().await;
+        let told = events.iter().find(|event| event.reason.as_deref() == Some("FormerVersionStored")).unwrap();
+        assert_eq!(told.involved_object.name.as_deref(), Some(definition));
+        assert_eq!(told.metadata.namespace.as_deref(), Some("default"));
+    }
+
     async fn an_object_that_the_go_program_wrote_back_is_served_and_has_lost_what_it_does_not_know(
         cluster: TestCluster
     ) {

@@ -16,7 +16,7 @@ const DOCUMENTS: [&str; 2] = ["docs/load-balancing.md", "docs/storage.md"];
 const SUFFIXES: [&str; 3] = ["_bucket", "_sum", "_count"];
 
 /// Prometheus' own words with an underscore.
-const FUNCTIONS: [&str; 2] = ["histogram_quantile", "max_over_time"];
+const FUNCTIONS: [&str; 3] = ["histogram_quantile", "max_over_time", "present_over_time"];
 
 #[derive(Deserialize)]
 struct Rules {

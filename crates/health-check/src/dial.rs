@@ -16,9 +16,13 @@ use tokio_rustls::TlsConnector;
 use crate::answer::{self, MOST_READ, Rest};
 use crate::{HttpGet, tls};
 
-/// So much is read of a TLS connection: several times what chains of certificates take, and what ends a backend that
-/// sends for as long as it is read.
-const MOST_READ_OF_TLS: u64 = 64 * 1_024;
+/// So much is read of a TLS connection until its handshake is through: more than the longest chain of certificates that is
+/// taken.
+const MOST_READ_OF_HANDSHAKE: u64 = 24 * 1_024;
+
+/// So much is read after the handshake: a record of the greatest size, for many servers send their answer in one, and some
+/// tickets before it. All of them can come in one read, and each costs this process several times what its bytes do.
+const MOST_READ_AFTER_HANDSHAKE: u64 = 20 * 1_024;
 
 /// An answer is read so often. One task makes the probes of all tenants, and each read costs it a look at all that came: a
 /// backend that sends byte by byte would cost many times another.
@@ -95,6 +99,7 @@ impl DialError {
         let tls = error.get_ref().and_then(|source| source.downcast_ref::<rustls::Error>());
         match (tls, error.kind()) {
             (Some(rustls::Error::InvalidMessage(_)), _) => Self::NotTls,
+            (Some(rustls::Error::Other(error)), _) => Self::Tls(words(&error.0.to_string())),
             (Some(error), _) => Self::Tls(words(&error.to_string())),
             (None, BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof) => {
                 Self::Closed
@@ -172,10 +177,12 @@ async fn ask(
     }
     // not `into_split`, which would send the end of its half before the reset
     let (read, write) = tokio::io::split(stream);
-    let stream = tokio::io::join(read.take(MOST_READ_OF_TLS), write);
+    let stream = tokio::io::join(read.take(MOST_READ_OF_HANDSHAKE), write);
     // an address is no name that is sent: the backend sees what every client sees that does not know its name
     let name = ServerName::IpAddress(host.ip().into());
-    exchange(tls.connect(name, stream).await.map_err(DialError::of_stream)?, &request).await
+    let mut stream = tls.connect(name, stream).await.map_err(DialError::of_stream)?;
+    stream.get_mut().0.reader_mut().set_limit(MOST_READ_AFTER_HANDSHAKE);
+    exchange(stream, &request).await
 }
 
 /// Sends the request, and reads the answer until it says enough.

@@ -19,9 +19,10 @@
 //! * No group keeps another from its probes: free slots go round between groups, then between objects, and dials
 //!   over one second of one group hold at most a quarter of the slots. A group begins at most 2,000 dials a second.
 //! * A backend decides how its answer is read as little as it can: one time limit for all of a probe, 1 KiB of an answer,
-//!   64 KiB of a TLS connection, no redirection followed, and none of its words in a verdict.
+//!   24 KiB of a TLS handshake with 16 certificates, 20 KiB after it, no redirection followed, and none of its words in a
+//!   verdict.
 //! * A backend is not ready until it has answered often enough (fail closed).
-//! * A failure on our own side, such as a lack of file descriptors, changes no verdict.
+//! * A failure on our own side, such as a lack of file descriptors or of time for an answer, changes no verdict.
 //! * A reader of verdicts cannot hold up probing.
 //! * Objects share no result, also when they probe the same address: each has thresholds, periods and time-outs of
 //!   its own, and one tenant's settings must not leak into another's verdicts.

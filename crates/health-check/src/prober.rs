@@ -20,6 +20,10 @@ pub const DIALS_AT_ONCE: usize = 512;
 /// How often the log may say that this process cannot dial: there are hundreds of dials a second.
 const LOGGED_EVERY: Duration = Duration::from_secs(60);
 
+/// A dial whose time-out is noticed so long after it was over says nothing of the backend: its answer may have come, and this
+/// process had no time to read it.
+const LATE: Duration = Duration::from_millis(100);
+
 /// What the prober tells while it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News<'a, K> {
@@ -88,7 +92,7 @@ impl<K: Key, B: Key> Prober<K, B> {
                         let (attempt, began) = (dial(probe), Instant::now());
                         dials.push(async move {
                             let answer = timeout(limit, attempt).await;
-                            (id, began, answer.unwrap_or(Err(DialError::NoAnswer { within: limit })))
+                            (id, began, answer.unwrap_or_else(|_| Err(unanswered(limit, began.elapsed()))))
                         });
                     }
                 }
@@ -122,6 +126,17 @@ impl<K: Key, B: Key> Prober<K, B> {
     fn state(&self) -> MutexGuard<'_, State<K, B>> {
         self.shared.state.lock().expect("no panic while the schedule is locked")
     }
+}
+
+/// The end of a dial without answer that had this limit and took so long.
+fn unanswered(within: Duration, took: Duration) -> DialError {
+    if took <= within + LATE {
+        return DialError::NoAnswer { within };
+    }
+    DialError::Local(format!(
+        "this process had no time for a probe for {} ms, give it more CPU",
+        took.saturating_sub(within).as_millis()
+    ))
 }
 
 async fn until(moment: Option<Instant>) {
@@ -262,6 +277,32 @@ mod tests {
         stop.cancel();
         task.await.unwrap();
         assert!(changed.recv().await.is_none(), "nothing more changed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_that_the_process_was_too_busy_to_poll_changes_no_verdict() {
+        let prober = Prober::new(8, 1, group);
+        let (told, mut hears) = mpsc::unbounded_channel();
+        let tell = move |news: News<'_, &'static str>| {
+            if let News::Answered { result, .. } = news {
+                told.send(result.err().map(DialError::word)).expect("the test listens");
+            }
+        };
+        // the answer would come in time, but the process does other work for three seconds of each dial
+        let dial: Dial = Arc::new(|_| {
+            async {
+                tokio::time::advance(Duration::from_secs(3)).await;
+                std::future::pending().await
+            }
+            .boxed()
+        });
+        let task = tokio::spawn(prober.clone().run(dial, tell, CancellationToken::new()));
+        prober.set_targets("web", [(1, Target { recorded: Some(true), ..target(1) })].into());
+        for _ in 0..3 {
+            assert_eq!(hears.recv().await, Some(Some("local")));
+        }
+        assert_eq!(prober.verdicts(&"web"), BTreeMap::from([(1, Verdict { ready: true, error: None })]));
+        task.abort();
     }
 
     #[tokio::test(start_paused = true)]

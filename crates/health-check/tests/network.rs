@@ -61,14 +61,21 @@ where
 
 /// A backend whose certificate is its own and names another.
 fn tls(tickets: usize) -> TlsAcceptor {
+    tls_of_chain(tickets, 0, 0)
+}
+
+/// One that shows so many certificates besides, of so many bytes.
+fn tls_of_chain(tickets: usize, more: usize, bytes: usize) -> TlsAcceptor {
     let made = rcgen::generate_simple_self_signed(["elsewhere.example".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let mut chain = vec![made.cert.der().clone()];
+    chain.resize(1 + more, vec![0; bytes].into());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], key)
+        .with_single_cert(chain, key)
         .unwrap();
     config.send_tls13_tickets = tickets;
     TlsAcceptor::from(Arc::new(config))
@@ -210,17 +217,44 @@ async fn a_backend_that_speaks_no_tls_is_told_so() {
     assert_eq!(result.await, Err(DialError::NotHttp));
 }
 
+/// Answers by TLS, and sends so many bytes after the head in one write.
+async fn served(stream: TcpStream, acceptor: TlsAcceptor, body: usize) {
+    // what the probe does not read is not taken
+    if let Ok(mut stream) = acceptor.accept(stream).await {
+        let text = format!("HTTP/1.1 200 OK\r\n\r\n{}", "x".repeat(body));
+        drop(stream.write_all(text.as_bytes()).await);
+        drop(stream.flush().await);
+        let mut buffer = [0; 4_096];
+        while stream.read(&mut buffer).await.is_ok_and(|length| length > 0) {}
+    }
+}
+
+#[rstest]
+#[case::many(16, 1)]
+#[case::thousands(2_000, 1)]
+#[case::long(1, 16 * 1_024)]
 #[tokio::test]
-async fn a_backend_that_sends_tickets_without_end_is_read_for_64_kib() {
-    let result = result_of("HTTPS", async |stream| {
-        // what it sends is far more than is read, and is not taken
-        let stream = tls(2_000).accept(stream).await;
-        if let Ok(mut stream) = stream {
-            drop(stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await);
-            drop(stream.flush().await);
-            let mut buffer = [0; 4_096];
-            while stream.read(&mut buffer).await.is_ok_and(|length| length > 0) {}
-        }
-    });
-    assert_eq!(result.await, Err(DialError::Closed));
+async fn a_backend_that_shows_a_chain_out_of_measure_fails_with_tls(
+    #[case] more: usize,
+    #[case] bytes: usize,
+) {
+    let result = result_of("HTTPS", |stream| served(stream, tls_of_chain(2, more, bytes), 0)).await;
+    let error = result.unwrap_err();
+    let DialError::Tls(why) = &error else { panic!("{error:?}") };
+    assert!(why.ends_with("at most 16 with 16384 are taken: shorten the chain"), "{why}");
+}
+
+#[tokio::test]
+async fn the_longest_chain_the_tickets_of_every_server_and_an_answer_of_one_whole_record_are_taken() {
+    let result = result_of("HTTPS", |stream| served(stream, tls_of_chain(8, 15, 1_000), 16_000)).await;
+    assert_eq!(result, Ok(()));
+}
+
+#[rstest]
+#[case::some_hundreds(400)]
+#[case::thousands(2_000)]
+#[tokio::test]
+async fn a_backend_that_sends_tickets_without_end_is_read_for_20_kib(#[case] tickets: usize) {
+    let result = result_of("HTTPS", |stream| served(stream, tls(tickets), 0)).await;
+    assert_eq!(result, Err(DialError::Closed));
 }

@@ -7,6 +7,7 @@
 
 mod contest;
 mod decide;
+mod refused;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, atomic::AtomicI64};
@@ -32,6 +33,7 @@ use tokio::time::Instant;
 
 use self::contest::{Contest, Told};
 use self::decide::{Plan, Seen, Step, decide};
+use self::refused::Refused;
 use crate::certificate::{Serving, new_authority, new_serving};
 use crate::registration::{Address, NAME, Registration, Write};
 use crate::secret::{self, CA_SECRET, TLS_SECRET};
@@ -87,11 +89,21 @@ struct Registered {
     registration: Registration,
     newest: Arc<Mutex<Newest>>,
     contest: Mutex<Contest>,
+    refused: Mutex<Refused>,
 }
 
 impl Registered {
     fn contest(&self) -> MutexGuard<'_, Contest> {
         self.contest.lock().expect("no panic while keepers are compared")
+    }
+
+    fn refused(&self) -> MutexGuard<'_, Refused> {
+        self.refused.lock().expect("no panic while a refusal is noted")
+    }
+
+    /// When to look at it again, while that is to come.
+    fn until(&self, now: Instant) -> Option<Instant> {
+        [self.contest().until(now), self.refused().until(now)].into_iter().flatten().min()
     }
 
     /// The object as it is known; null while it is not.
@@ -135,7 +147,7 @@ impl Rotator {
             let api = Api::all_with(client.clone(), &registration.resource);
             let newest = Arc::new(Mutex::new(Newest::Unknown));
             tasks.spawn_until_stop(follow(api, registration.clone(), newest.clone(), changed.clone()));
-            Registered { registration, newest, contest: Mutex::default() }
+            Registered { registration, newest, contest: Mutex::default(), refused: Mutex::default() }
         };
         let registered = registrations.into_iter().map(watched).collect();
         ca.ready().await;
@@ -172,8 +184,9 @@ impl Rotator {
                     AGAIN
                 }
             };
-            let until = self.registered.iter().filter_map(|one| one.contest().until()).min();
-            let wait = until.map_or(wait, |until| wait.min(until.saturating_duration_since(Instant::now())));
+            let now = Instant::now();
+            let until = self.registered.iter().filter_map(|one| one.until(now)).min();
+            let wait = until.map_or(wait, |until| wait.min(until - now));
             tokio::select! {
                 () = self.changed.notified() => {}
                 () = tokio::time::sleep(wait) => {}
@@ -181,12 +194,20 @@ impl Rotator {
         }
     }
 
-    /// Carries out plans until one needs no certificate, and returns when the next certificate is due.
+    /// Carries out plans until one needs no certificate, and returns when the next certificate is due. A registration that
+    /// fails keeps no other from being written.
     async fn rotate(&self, server: &RustlsConfig) -> Result<Timestamp, Error> {
         for _ in 0..ATTEMPTS {
             let Plan { steps, again } = decide(self.see());
+            let mut failed = None;
             for step in steps {
-                self.act(step, Some(server)).await?;
+                match step {
+                    Step::Register(write) => failed = failed.or(self.register(write).await.err()),
+                    step => self.act(step, Some(server)).await?,
+                }
+            }
+            if let Some(error) = failed {
+                return Err(error);
             }
             if let Some(again) = again {
                 return Ok(again);
@@ -282,6 +303,9 @@ impl Rotator {
             return Ok(());
         };
         let Registered { registration, newest, .. } = registered;
+        if registered.refused().until(Instant::now()).is_some() {
+            return Ok(());
+        }
         let [theirs, ours] =
             [registered.found(), object.data.clone()].map(|data| (registration.client)(&data));
         match registered.contest().leave(&theirs, &ours, Instant::now()) {
@@ -306,6 +330,7 @@ impl Rotator {
                 object.metadata.managed_fields = None;
                 tracing::info!(?registration, "registered this webhook and its certificates");
                 registered.contest().replaced(theirs, ours, Instant::now());
+                *registered.refused() = Refused::default();
                 *newest.lock().expect("no panic while an object is stored") =
                     Newest::Known(Some(Arc::new(object)));
                 Ok(())
@@ -313,8 +338,15 @@ impl Rotator {
             // another replica was faster: the watch brings its version, and the rotator looks again
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
             Err(kube::Error::Api(status)) if status.code == 403 => {
-                let (name, source) = (format!("{registration:?}"), kube::Error::Api(status));
-                Err(Error::Forbidden { name, source })
+                if registered.refused().forbidden(Instant::now()) {
+                    let (name, source) = (format!("{registration:?}"), kube::Error::Api(status));
+                    let error = Error::Forbidden { name, source };
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "a registration is forbidden: told once, and tried again every ten minutes at last"
+                    );
+                }
+                Ok(())
             }
             Err(source) => {
                 Err(Error::Request { doing: "register in", name: format!("{registration:?}"), source })

@@ -44,9 +44,11 @@ impl Contest {
         self.0 = (is_keepers && theirs != ours).then_some(Replaced { theirs, ours, at: now, left: false });
     }
 
-    /// When to try again what is left.
-    pub(super) fn until(&self) -> Option<Instant> {
-        self.0.as_ref().filter(|replaced| replaced.left).map(|replaced| replaced.at + LEFT_FOR)
+    /// When to try again what is left, while that is to come: another process may have ended the contest, and then nothing is
+    /// written here that would forget it.
+    pub(super) fn until(&self, now: Instant) -> Option<Instant> {
+        let left = self.0.as_ref().filter(|replaced| replaced.left)?;
+        Some(left.at + LEFT_FOR).filter(|until| *until > now)
     }
 }
 
@@ -74,13 +76,23 @@ mod tests {
         let (theirs, ours) = (trusting("go"), trusting("ours"));
         assert_eq!(contest.leave(&theirs, &ours, begun), None);
         contest.replaced(theirs.clone(), ours.clone(), begun);
-        assert_eq!(contest.until(), None);
+        assert_eq!(contest.until(begun), None);
         assert_eq!(contest.leave(&theirs, &ours, begun), Some(Told::Now));
         assert_eq!(contest.leave(&theirs, &ours, begun), Some(Told::Before));
-        assert_eq!(contest.until(), Some(begun + LEFT_FOR));
+        assert_eq!(contest.until(begun), Some(begun + LEFT_FOR));
         // a certificate of ours that is new is worth a write
         assert_eq!(contest.leave(&theirs, &trusting("renewed"), begun), None);
         assert_eq!(contest.leave(&theirs, &ours, begun + LEFT_FOR), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ten_minutes_after_a_contest_that_another_replica_won_nobody_is_busy() {
+        let (mut contest, begun) = (Contest::default(), Instant::now());
+        contest.replaced(trusting("go"), trusting("ours"), begun);
+        contest.leave(&trusting("go"), &trusting("ours"), begun);
+        for later in [LEFT_FOR, LEFT_FOR * 2] {
+            assert_eq!(contest.until(begun + later), None);
+        }
     }
 
     #[rstest]

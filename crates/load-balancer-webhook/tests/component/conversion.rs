@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::http::{Request, Response, StatusCode};
 use harvester_api::{IPPool, LoadBalancer};
 use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
@@ -255,6 +256,28 @@ test_cluster::component_tests! {
         unregister(&cluster).await;
     }
 
+    #[simulated_only("the API server fails on purpose, and time goes by")]
+    async fn a_configuration_that_may_not_be_written_keeps_no_other_from_it_and_is_tried_rarely(cluster: TestCluster) {
+        let tasks = TaskGroup::new();
+        let server = cluster.harvester.simulated().unwrap();
+        let mut rule = Rule::new(Answer::Code(403));
+        let resource = "mutatingwebhookconfigurations";
+        let webhook = User::Webhook.account(Side::Harvester, cluster.guest_cluster()).name.clone();
+        (rule.user, rule.resource, rule.verb) = (Some(webhook), Some(resource.to_owned()), Some("create".to_owned()));
+        server.faults().add(rule);
+        reachable(&cluster, &tasks, WRITER).await;
+        converting(&cluster).await;
+        cluster.harvester.forget_requests();
+        cluster.advance(Duration::from_mins(30)).await;
+        let tried = cluster.harvester.work_of(User::Webhook).iter().filter(|request| request.is_write()).count();
+        assert!((1..=5).contains(&tried), "{tried}");
+        server.faults().clear();
+        cluster.advance(Duration::from_mins(10)).await;
+        assert!(cluster.harvester.get::<MutatingWebhookConfiguration>(NAME).await.is_some());
+        tasks.end().await;
+        unregister(&cluster).await;
+    }
+
     #[simulated_only("the keeper leaves what came back for ten minutes")]
     async fn two_keepers_of_the_definition_write_once_each_and_the_later_one_stays(cluster: TestCluster) {
         let tasks = TaskGroup::new();
@@ -270,6 +293,14 @@ test_cluster::component_tests! {
         // a way back that was given up again
         cluster.advance(Duration::from_mins(10)).await;
         assert_eq!((trusted(&cluster).await, written()), (ours.clone(), 2));
+        // another replica, or an admin, ends the contest: afterwards nobody is busy
+        for stands in [foreign(), foreign()] {
+            change(&cluster, stanza(&stands)).await;
+            cluster.settle().await;
+        }
+        change(&cluster, stanza(&ours)).await;
+        cluster.advance(Duration::from_mins(30)).await;
+        assert_eq!(trusted(&cluster).await, ours);
         // what names nobody is no other keeper's
         for _ in 0..2 {
             change(&cluster, json!({"spec": {"conversion": {"strategy": "None", "webhook": null}}})).await;

@@ -28,10 +28,15 @@ const VMS_WITHIN: Duration = Duration::from_secs(10);
 
 /// The webhook could not read something that a rule needs.
 #[derive(Debug, thiserror::Error)]
-#[error("read {what}: {}", error_message(&**source))]
-pub(crate) struct Unseen {
-    what: &'static str,
-    source: Arc<kube::Error>,
+pub(crate) enum Unseen {
+    #[error("read {what}: {}", error_message(&**source))]
+    Read { what: &'static str, source: Arc<kube::Error> },
+    /// As at a start with many of them, or without the right to list them.
+    #[error(
+        "the virtual machines, by which the annotations for the network and the guest cluster are judged, are not listed \
+         yet: try again; if it stays so the log of the webhook says why"
+    )]
+    VmsNotListed,
 }
 
 /// Code and message of a refusal.
@@ -69,8 +74,9 @@ impl Reviewer {
         };
         if tokio::time::timeout(VMS_WITHIN, vms).await.is_err() {
             tracing::warn!(
-                "cannot list virtual machines: load balancers of guest clusters get no network annotation, and the \
-                 removal of a guest cluster is not noticed"
+                "cannot list virtual machines: load balancers of guest clusters get no network annotation, the removal \
+                 of a guest cluster is not noticed, and with --enforce-named-pool-scope no new claim of a network or guest \
+                 cluster is admitted"
             );
         }
         reviewer
@@ -82,7 +88,7 @@ impl Reviewer {
 
     /// All pools with their records, read no longer than a moment ago.
     pub(crate) async fn pools_with_records(&self) -> Result<Arc<[IPPool]>, Unseen> {
-        self.recorded.recent().await.map_err(|source| Unseen { what: "IPPools", source })
+        self.recorded.recent().await.map_err(|source| Unseen::Read { what: "IPPools", source })
     }
 
     /// The running VMs with their addresses.
@@ -102,7 +108,7 @@ impl Reviewer {
             }
             Kind::IPPool => {
                 let pools = if ip_pool::needs_pools(write) {
-                    self.pools.list().await.map_err(|source| Unseen { what: "IPPools", source })?
+                    self.pools.list().await.map_err(|source| Unseen::Read { what: "IPPools", source })?
                 } else {
                     Arc::default()
                 };
@@ -138,15 +144,17 @@ impl Reviewer {
 
     /// What a load balancer's claims are judged by.
     async fn known(&self, write: &Write) -> Result<claims::Known, Unseen> {
+        if claims::are_of_vms(write) && !(self.vms.is_ready() && self.vmis.is_ready()) {
+            return Err(Unseen::VmsNotListed);
+        }
         let namespace = self.namespace(&write.namespace).await?;
         let pools = if claims::names_pool(write) {
-            self.pools.list().await.map_err(|source| Unseen { what: "IPPools", source })?
+            self.pools.list().await.map_err(|source| Unseen::Read { what: "IPPools", source })?
         } else {
             Arc::default()
         };
         Ok(claims::Known {
             project: claims::project(&namespace.unwrap_or_default()),
-            are_vms_listed: self.vms.is_ready() && self.vmis.is_ready(),
             is_cluster_of_others: claims::is_cluster_of_others(write, &self.vms.list(), &self.vmis.list()),
             pools,
         })
@@ -174,7 +182,7 @@ impl Reviewer {
             None => {
                 let fresh = Api::<Namespace>::all(self.client.clone()).get_opt(name).await;
                 let fresh =
-                    fresh.map_err(|error| Unseen { what: "the Namespace", source: Arc::new(error) })?;
+                    fresh.map_err(|error| Unseen::Read { what: "the Namespace", source: Arc::new(error) })?;
                 fresh.map(|namespace| self.namespaces.wrote(namespace))
             }
         };
@@ -186,7 +194,10 @@ impl Reviewer {
         let resource = ApiResource::from_gvk_with_plural(&kind, "network-attachment-definitions");
         let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), namespace, &resource);
         let found = api.get_opt(name).await;
-        found.map_err(|error| Unseen { what: "the NetworkAttachmentDefinition", source: Arc::new(error) })
+        found.map_err(|error| Unseen::Read {
+            what: "the NetworkAttachmentDefinition",
+            source: Arc::new(error),
+        })
     }
 }
 

@@ -28,8 +28,6 @@ const CLAIMS: [&str; 3] = [annotations::LB_PROJECT, annotations::LB_NETWORK, ann
 pub(crate) struct Known {
     /// Rancher's project of the Namespace, `c-xxxxx/p-xxxxx`; empty without one.
     pub(crate) project: String,
-    /// Whether the lists of virtual machines are complete. Without them nothing is said about clusters and networks.
-    pub(crate) are_vms_listed: bool,
     /// Whether other namespaces have VMs of the guest cluster that the object names, and this one has none.
     pub(crate) is_cluster_of_others: bool,
     /// All pools, where the write names one.
@@ -40,6 +38,14 @@ pub(crate) struct Known {
 pub(crate) fn are_made(write: &Write, policy: &Policy) -> bool {
     let Some(object) = write.reviewed().filter(|_| policy.enforce_named_pool_scope) else { return false };
     CLAIMS.iter().any(|key| claim(write, object, key).is_some()) || names_pool(write)
+}
+
+/// Whether virtual machines say if what the object says is true: without their lists nobody knows.
+pub(crate) fn are_of_vms(write: &Write) -> bool {
+    let Some(object) = write.reviewed() else { return false };
+    claim(write, object, annotations::LB_NETWORK).is_some_and(|said| !is_own_network(write, said))
+        || claim(write, object, annotations::LB_CLUSTER)
+            .is_some_and(|said| said != names::DEFAULT_CLUSTER_NAME)
 }
 
 /// Whether the object names a pool that it did not name before.
@@ -99,7 +105,7 @@ pub(super) fn judge(
         refuse(annotations::LB_PROJECT, said, truth);
     }
     let network = claim(write, object, annotations::LB_NETWORK);
-    if let Some(said) = network.filter(|said| known.are_vms_listed && !has_network(write, seen, said)) {
+    if let Some(said) = network.filter(|said| !has_network(write, seen, said)) {
         let truth = format!(
             "no running VM of namespace {namespace} is on this network, nor is it one of the namespace: name a network \
              that its VMs have"
@@ -109,7 +115,7 @@ pub(super) fn judge(
     // the cloud controller manager of a guest cluster has its VMs where its objects are, and may not label them; of the
     // VMs of a cluster that was made by hand nobody says whose they are
     let is_vm = spec.workload() == WorkloadType::Vm;
-    let cluster = claim(write, object, annotations::LB_CLUSTER).filter(|_| known.are_vms_listed);
+    let cluster = claim(write, object, annotations::LB_CLUSTER);
     let is_untrue = |said: &&str| if is_vm { !has_cluster(seen, said) } else { known.is_cluster_of_others };
     if let Some(said) = cluster.filter(is_untrue) {
         let truth = format!(
@@ -167,14 +173,19 @@ fn requirement(write: &Write, object: &DynamicObject, known: &Known) -> Requirem
     }
 }
 
-fn has_network(write: &Write, seen: &Seen, network: &str) -> bool {
+/// Whether the network is one of the object's namespace.
+fn is_own_network(write: &Write, network: &str) -> bool {
     let network = qualified(network, &write.namespace);
-    let is_own = network.split_once('/').is_some_and(|(namespace, _)| namespace == write.namespace);
-    is_own
+    network.split_once('/').is_some_and(|(namespace, _)| namespace == write.namespace)
+}
+
+fn has_network(write: &Write, seen: &Seen, network: &str) -> bool {
+    let qualified_name = qualified(network, &write.namespace);
+    is_own_network(write, network)
         || seen.vmis.iter().any(|vmi| {
             let namespace = vmi.namespace().unwrap_or_default();
             let mut attached = vmi.spec.networks.iter().filter_map(|network| network.multus.as_ref());
-            attached.any(|multus| qualified(&multus.network_name, &namespace) == network)
+            attached.any(|multus| qualified(&multus.network_name, &namespace) == qualified_name)
         })
 }
 

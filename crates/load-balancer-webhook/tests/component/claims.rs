@@ -6,8 +6,9 @@ use kube::api::PostParams;
 use load_balancer_webhook::Policy;
 use program::TaskGroup;
 use serde_json::{Value, json};
+use sim_apiserver::faults::{Answer, Rule};
 use test_cluster::addresses::{address_of, create_pool};
-use test_cluster::{TestCluster, User};
+use test_cluster::{Side, TestCluster, User};
 
 use super::fixtures::{
     Controller, WRITER, http, load_balancers, object, policy, pools, reachable_with, refusal, unregister, web,
@@ -83,5 +84,28 @@ test_cluster::component_tests! {
         unregister(&cluster).await;
         let none = json!({"metadata": {"annotations": {(annotations::PROJECT_ID): null}}});
         cluster.harvester.patch::<Namespace>("team-a", none).await;
+    }
+
+    #[simulated_only("the API server fails on purpose")]
+    async fn a_claim_that_cannot_be_judged_yet_is_not_admitted(cluster: TestCluster) {
+        let tasks = TaskGroup::new();
+        let server = cluster.harvester.simulated().unwrap();
+        let mut rule = Rule::new(Answer::Code(500));
+        let webhook = User::Webhook.account(Side::Harvester, cluster.guest_cluster()).name.clone();
+        (rule.user, rule.resource) = (Some(webhook), Some("virtualmachines".to_owned()));
+        server.faults().add(rule);
+        let strict = Policy { enforce_named_pool_scope: true, ..policy(WRITER) };
+        reachable_with(&cluster, &tasks, strict).await;
+        let driver = load_balancers(cluster.harvester.client(User::Driver));
+        let post = PostParams::default();
+        for said in [json!({annotations::LB_CLUSTER: "prod"}), json!({annotations::LB_NETWORK: "team-b/vlan20"})] {
+            let (code, message) = refusal(driver.create(&post, &object(saying(&said, ""))).await);
+            assert_eq!(code, 500, "{message}");
+            assert!(message.contains("are not listed yet: try again"), "{message}");
+        }
+        // who claims neither goes on
+        driver.create(&post, &object(saying(&json!({annotations::LB_NETWORK: "vlan10"}), ""))).await.unwrap();
+        tasks.end().await;
+        unregister(&cluster).await;
     }
 }

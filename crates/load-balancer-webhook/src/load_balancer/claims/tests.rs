@@ -70,12 +70,7 @@ fn seen() -> Seen {
         pool("vlan", "infra/shared", ["team-a", "*", "*"]),
         pool("global", "", ["*", "*", "*"]),
     ];
-    let known = Known {
-        project: PROJECT.to_owned(),
-        are_vms_listed: true,
-        is_cluster_of_others: false,
-        pools: pools.into(),
-    };
+    let known = Known { project: PROJECT.to_owned(), is_cluster_of_others: false, pools: pools.into() };
     Seen { namespace: None, vms: vec![Arc::new(vm)], vmis: vec![Arc::new(vmi)], known: Some(known) }
 }
 
@@ -204,13 +199,17 @@ fn who_names_a_pool_is_judged_by_what_stood_as_well(#[values("ipPool", "ipv6Pool
     assert_eq!(faults(&write(&next, &named), &seen()), [""; 0]);
 }
 
-#[test]
-fn without_a_list_of_vms_nothing_is_said_of_clusters_and_networks() {
-    let mut seen = seen();
-    seen.known.as_mut().unwrap().are_vms_listed = false;
-    (seen.vms, seen.vmis) = (Vec::new(), Vec::new());
-    let said = json!({annotations::LB_CLUSTER: "gc2", annotations::LB_NETWORK: "team-b/vlan20"});
-    assert_eq!(faults(&write(&object("vm", &said, ""), &Value::Null), &seen), [""; 0]);
+#[rstest]
+#[case::network_of_others(json!({annotations::LB_NETWORK: "team-b/vlan20"}), true)]
+#[case::cluster(json!({annotations::LB_CLUSTER: "gc2"}), true)]
+#[case::own_network(json!({annotations::LB_NETWORK: "vlan10"}), false)]
+#[case::no_name_of_a_cluster(json!({annotations::LB_CLUSTER: "kubernetes"}), false)]
+#[case::project(json!({annotations::LB_PROJECT: PROJECT}), false)]
+fn only_claims_of_networks_and_clusters_need_the_lists_of_vms(#[case] said: Value, #[case] expected: bool) {
+    let object = object("vm", &said, "");
+    assert_eq!(are_of_vms(&write(&object, &Value::Null)), expected);
+    // what stands needs nothing
+    assert!(!are_of_vms(&write(&object, &object)));
 }
 
 // docs/contract/load-balancer.md#S-2, #WH-9

@@ -106,6 +106,8 @@ fn alpha(spec: &Value, status: &Value) -> [Value; 2] {
 }
 
 fn to_alpha(object: &mut Value) {
+    // one that somebody stored was not made here
+    drop(take_kept(object));
     let [spec, status] = ["spec", "status"].map(|part| object.get(part).cloned());
     let [of_spec, of_status] =
         alpha(spec.as_ref().unwrap_or(&Value::Null), status.as_ref().unwrap_or(&Value::Null));
@@ -116,10 +118,7 @@ fn to_alpha(object: &mut Value) {
     set(object, "spec", spec.map(|_| of_spec));
     set(object, "status", status.map(|_| of_status));
     let others = object["metadata"]["annotations"].as_object().into_iter().flatten();
-    let others: usize = others
-        .filter(|(key, _)| *key != KEPT)
-        .map(|(key, text)| key.len() + text.as_str().unwrap_or_default().len())
-        .sum();
+    let others: usize = others.map(|(key, text)| key.len() + text.as_str().unwrap_or_default().len()).sum();
     let fits = kept.len() <= KEPT_MAX && others + KEPT.len() + kept.len() <= ANNOTATIONS_MAX;
     if fits && object["metadata"].is_object() {
         let annotations = &mut object["metadata"]["annotations"];

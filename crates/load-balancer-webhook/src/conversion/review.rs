@@ -7,7 +7,7 @@ use serde::de::IgnoredAny;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
-use super::{KEPT, Known, VERSIONS, convert};
+use super::{KEPT, Known, VERSIONS, convert, take_kept};
 use crate::review::cut;
 
 const KIND: &str = "LoadBalancer";
@@ -104,8 +104,12 @@ impl Needs {
         if look.api_version != VERSIONS[1] {
             return;
         }
-        let was_kept = look.metadata.annotations.contains_key(KEPT);
-        self.pools |= !was_kept && look.spec.ipam != "dhcp" && !look.status.address.is_empty();
+        // an annotation of another object, or of an earlier version, counts for nothing
+        let was_kept = || {
+            look.metadata.annotations.contains_key(KEPT)
+                && serde_json::from_str(object).is_ok_and(|mut object| take_kept(&mut object).is_some())
+        };
+        self.pools |= look.spec.ipam != "dhcp" && !look.status.address.is_empty() && !was_kept();
         self.machines |= !look.spec.backend_servers.is_empty();
     }
 }

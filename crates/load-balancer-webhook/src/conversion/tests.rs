@@ -180,6 +180,15 @@ fn annotations_that_leave_no_room_break_no_list(#[case] bytes: usize, #[case] ke
     assert_eq!(annotations.contains_key(KEPT), kept);
 }
 
+#[test]
+fn an_annotation_that_somebody_stored_is_not_shown_as_one_of_ours() {
+    let mut large = beta();
+    large["spec"]["description"] = "x".repeat(KEPT_MAX).into();
+    large["metadata"]["annotations"] = json!({KEPT: "forged", "note": "n"});
+    let alpha = convert(large, ALPHA, &Known::default());
+    assert_eq!(alpha["metadata"]["annotations"], json!({"note": "n"}));
+}
+
 fn review(to: &str, objects: &Value) -> Value {
     let review = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview",
         "request": {"uid": "r-1", "desiredAPIVersion": to, "objects": objects}})
@@ -223,12 +232,23 @@ fn a_review_without_objects_is_answered(#[case] objects: Value) {
     assert_eq!(review(ALPHA, &objects)["response"]["result"]["status"], "Success");
 }
 
+/// The object as it is shown in the former version, with another change of metadata; it lists no addresses of backends.
+fn shown(metadata: &Value) -> Value {
+    let mut alpha = convert(beta(), ALPHA, &Known::default());
+    alpha["spec"]["backendServers"] = json!([]);
+    json_patch::merge(&mut alpha["metadata"], metadata);
+    alpha
+}
+
 #[rstest]
 #[case::kept(beta(), BETA, false, false)]
 #[case::today(beta(), ALPHA, false, false)]
 #[case::stored(object(ALPHA, &json!({"spec": {"ipam": "pool"}, "status": {"address": "192.0.2.7"}})), BETA, true, false)]
 #[case::leased(object(ALPHA, &json!({"spec": {"ipam": "dhcp"}, "status": {"address": "192.0.2.7"}})), BETA, false, false)]
 #[case::backends(object(ALPHA, &json!({"spec": {"ipam": "pool", "backendServers": ["10.0.0.1"]}})), BETA, false, true)]
+#[case::kept_and_edited(shown(&json!({})), BETA, false, false)]
+#[case::of_another_object(shown(&json!({"uid": "u-2"})), BETA, true, false)]
+#[case::of_an_earlier_version(shown(&json!({"generation": 6})), BETA, true, false)]
 fn the_cluster_is_asked_only_for_what_an_object_needs(
     #[case] object: Value,
     #[case] to: &str,

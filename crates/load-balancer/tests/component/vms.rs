@@ -19,10 +19,15 @@ const RESTS: usize = 80;
 
 /// A client that is refused the machines until `open`.
 fn without_machines(client: Client, open: Arc<AtomicBool>) -> Client {
+    without(client, open, |request| request.uri().path().ends_with("/virtualmachineinstances"))
+}
+
+/// A client that is refused these requests until `open`.
+fn without(client: Client, open: Arc<AtomicBool>, refused: fn(&Request<Body>) -> bool) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| {
         let (client, open) = (client.clone(), open.load(Ordering::Relaxed));
         async move {
-            if open || !request.uri().path().ends_with("/virtualmachineinstances") {
+            if open || !refused(&request) {
                 return client.send(request).await;
             }
             let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403,
@@ -111,5 +116,27 @@ test_cluster::component_tests! {
         let left: Vec<_> = cluster.harvester.list::<LoadBalancer>().await.into_iter().filter_map(|lb| lb.metadata.name).collect();
         assert_eq!(left, ["other"]);
         in_step(&cluster).await;
+    }
+
+    async fn one_that_may_not_be_deleted_keeps_no_other_of_its_removed_cluster(cluster: TestCluster) {
+        let refused = |request: &Request<Body>| request.method() == "DELETE" && request.uri().path().ends_with("/api");
+        let client = without(cluster.harvester.client(User::LoadBalancer), Arc::default(), refused);
+        let _running = Controller::asking(&cluster, client);
+        pool(&cluster, "edge", 10, 20).await;
+        for name in ["api", "web"] {
+            load_balancer(&cluster, name, "").await;
+        }
+        cluster.harvester.apply(
+            "{apiVersion: kubevirt.io/v1, kind: VirtualMachine,
+              metadata: {name: blue-1, namespace: team-a,
+                annotations: {harvesterhci.io/removeAllPersistentVolumeClaims: 'true'},
+                labels: {harvesterhci.io/creator: docker-machine-driver-harvester, guestcluster.harvesterhci.io/name: blue}},
+              spec: {runStrategy: Always, template: {spec: {domain: {devices: {}}}}}}",
+        ).await;
+        cluster.settle().await;
+        cluster.harvester.delete::<VirtualMachine>("team-a/blue-1").await;
+        cluster.settle().await;
+        let left: Vec<_> = cluster.harvester.list::<LoadBalancer>().await.into_iter().filter_map(|lb| lb.metadata.name).collect();
+        assert_eq!(left, ["api"]);
     }
 }

@@ -133,7 +133,7 @@ function drawGlance() {
   let [good, bad] = [0, 0];
   for (const balancer of all) {
     good += balancer.good;
-    bad += balancer.backends.filter((backend) => backend.verdict === 'bad').length;
+    bad += balancer.bad;
   }
   const waits = states('waits');
   const tiles = [
@@ -189,22 +189,29 @@ function drawPools(touched) {
   keyed(at('pool-cards'), names, (name) => name, () => makePool(showBalancer), (card, name) => {
     if (touched && !touched.has(name)) return;
     const own = [...(blocks.get(name)?.values() ?? [])].sort((a, b) => a.range - b.range);
-    card.update({ pool: pools.get(name), blocks: own, stateOf, used: (quota) => used(own, quota), now });
+    card.update({ pool: pools.get(name), blocks: own, stateOf, used: (quota) => used(pools.get(name), own, quota, now), now });
   });
   wakeAtEndOfRest(now);
 }
 
-/** Addresses that count against a quota; nothing where that cannot be seen. */
-function used(own, quota) {
-  let number = 0;
+/**
+ * Addresses that count against a quota, held and resting; nothing where that cannot be seen. A guest cluster counts in each
+ * namespace apart, and the greatest number is shown.
+ */
+function used(pool, own, quota, now) {
+  const holders = own.flatMap((block) => block.held.map(([, holder]) => holder));
+  if (!quota.namespace && !holders.every((holder) => balancers.has(holder))) return undefined;
+  holders.push(...pool.outside.map(([, holder]) => holder));
   for (const block of own) {
-    for (const [, holder] of block.held) {
-      if (quota.namespace) number += holder.split('/')[0] === quota.namespace;
-      else if (!balancers.has(holder)) return undefined;
-      else number += balancers.get(holder).cluster === quota.guestCluster;
-    }
+    holders.push(...block.resting.filter(([, end]) => Date.parse(end) > now).map(([, , last]) => last));
   }
-  return number;
+  const numbers = new Map();
+  for (const holder of holders) {
+    const namespace = holder.split('/')[0];
+    if (quota.namespace ? namespace !== quota.namespace : balancers.get(holder)?.cluster !== quota.guestCluster) continue;
+    numbers.set(namespace, (numbers.get(namespace) ?? 0) + 1);
+  }
+  return Math.max(0, ...numbers.values());
 }
 
 let rest = 0;
@@ -291,7 +298,7 @@ const WORDS = { ready: 'ready', waits: 'waits', leaves: 'is being deleted' };
 const VERDICTS = { good: 'answers', bad: 'does not answer', unknown: 'not probed' };
 
 function isTroubled(balancer) {
-  return balancer.state !== 'ready' || balancer.backends.some((backend) => backend.verdict === 'bad');
+  return balancer.state !== 'ready' || balancer.bad > 0;
 }
 
 function drawBalancers() {
@@ -362,7 +369,7 @@ function drawBackends(cell, balancer) {
     (item, backend) => {
       const [verdict, who, error] = item.children;
       verdict.className = `verdict ${backend.verdict}`;
-      say(verdict, VERDICTS[backend.verdict]);
+      say(verdict, backend.verdict === 'unknown' && balancer.check ? 'no verdict yet' : VERDICTS[backend.verdict]);
       say(who, [backend.name, backend.address].filter(Boolean).join(' '));
       say(error, backend.error);
     });

@@ -274,7 +274,7 @@ function makePool(onChoose) {
       meter.children[index].style.setProperty('--share', share > 0 ? String(Math.max(share, 0.004)) : '0');
     });
     keyed(quotas, pool.quotas, (quota) => `${quota.guestCluster}\n${quota.namespace}`, () => make('li'), (item, quota) => {
-      const who = quota.guestCluster ? `cluster ${quota.guestCluster}` : `namespace ${quota.namespace}`;
+      const who = quota.guestCluster ? `cluster ${quota.guestCluster}, most in one namespace` : `namespace ${quota.namespace}`;
       const has = used(quota);
       say(item, `${who}: ${has === undefined ? '?' : has} of ${quota.max}`);
       item.className = has >= quota.max ? 'full' : '';

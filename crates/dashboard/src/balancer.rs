@@ -44,6 +44,7 @@ struct BalancerRow {
     more_backends: usize,
     /// Of all backends, also of those that are not named.
     good: usize,
+    bad: usize,
 }
 
 #[derive(Serialize)]
@@ -86,6 +87,7 @@ pub(crate) fn row(object: &LoadBalancer) -> String {
     let label = |key: &str| object.labels().get(key).map(String::as_str).unwrap_or_default();
     let service = (label(labels::SERVICE_NAMESPACE), label(labels::SERVICE_NAME));
     let cluster = object.annotations().get(annotations::LB_CLUSTER).map(String::as_str);
+    let cluster = cluster.filter(|cluster| !cluster.is_empty());
     let allocated = status.allocated_address.clone().unwrap_or_default();
     let given: Vec<_> = allocated.primary().into_iter().chain(allocated.ipv6()).collect();
     let mut addresses: Vec<_> = given.iter().map(|(_, address)| text::name(address)).collect();
@@ -103,8 +105,8 @@ pub(crate) fn row(object: &LoadBalancer) -> String {
         backends = status.backend_servers.into_iter().map(unprobed).collect();
     }
     let verdict = |backend: &BackendStatus| match (&check, backend.ready) {
-        // a backend without a verdict has no time at which it changed
-        (Some(_), false) if backend.since.is_empty() && backend.last_error.is_empty() => "unknown",
+        // whoever failed, or has no address, has an error: this one has not been tried often enough
+        (Some(_), false) if backend.last_error.is_empty() => "unknown",
         (Some(_), true) => "good",
         (None, _) if backend.last_error.is_empty() => "unknown",
         _ => "bad",
@@ -130,6 +132,7 @@ pub(crate) fn row(object: &LoadBalancer) -> String {
         ports: spec.listeners.iter().take(PORTS).map(port).collect(),
         more_ports: spec.listeners.len().saturating_sub(PORTS),
         good: backends.iter().filter(|backend| verdict(backend) == "good").count(),
+        bad: backends.iter().filter(|backend| verdict(backend) == "bad").count(),
         more_backends: backends.len().saturating_sub(BACKENDS),
         backends: backends
             .iter()
@@ -192,7 +195,7 @@ mod tests {
                     {"name": "vm-1", "address": "10.1.0.1", "ready": true, "since": "2026-01-05T09:00:00Z"},
                     {"name": "vm-2", "address": "10.1.0.2", "ready": false, "lastError": "connection refused",
                         "since": "2026-01-05T09:00:00Z"},
-                    {"name": "vm-3", "address": "10.1.0.3", "ready": false}]}});
+                    {"name": "vm-3", "address": "10.1.0.3", "ready": false, "since": "2026-01-05T09:00:00Z"}]}});
         let row = shown(object);
         let verdicts: Vec<_> =
             row["backends"].as_array().unwrap().iter().map(|backend| &backend["verdict"]).collect();
@@ -253,6 +256,13 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_annotation_hides_no_label_of_the_guest_cluster() {
+        let metadata = json!({"name": "a", "namespace": "b", "labels": {labels::CLUSTER: "gc1"},
+            "annotations": {annotations::LB_CLUSTER: ""}});
+        assert_eq!(shown(json!({"metadata": metadata, "spec": {}}))["cluster"], "gc1");
+    }
+
+    #[test]
     fn a_tenant_does_not_make_the_page_of_others_large() {
         let (listener, long) = (json!({"port": 1, "backendPort": 1}), "x".repeat(100_000));
         let backend = json!({"name": long, "address": long, "ready": false, "lastError": long});
@@ -260,6 +270,11 @@ mod tests {
             "spec": {"listeners": vec![listener; 5_000], "healthCheck": {"port": 1, "path": long}},
             "status": {"backends": vec![backend; 1_000], "conditions": ready("False", &long)}}));
         assert_eq!((&row["moreBackends"], &row["morePorts"]), (&json!(800), &json!(4_980)));
+        assert_eq!(
+            (&row["good"], &row["bad"]),
+            (&json!(0), &json!(1_000)),
+            "those that are not named count too"
+        );
         assert!(row.to_string().len() < 500_000);
     }
 }

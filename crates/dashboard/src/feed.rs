@@ -103,7 +103,7 @@ impl Feed {
             version: watch::Sender::new(0),
             capabilities: Capabilities::start(tasks, client.clone(), wanted),
             pools: Watch {
-                cache: Cache::start_trimmed(tasks, Api::all(client.clone()), config(), trim_pool),
+                cache: Cache::start_trimmed(tasks, Api::all(client.clone()), config(), pool::trim),
                 panel: Panel::new("pools", &of_pools, ""),
                 rights: of_pools,
             },
@@ -204,12 +204,5 @@ impl Shared {
 
     fn model(&self) -> MutexGuard<'_, Model> {
         self.model.lock().expect("no panic while the model is locked")
-    }
-}
-
-/// Removes what is not shown, of which a pool may have thousands.
-fn trim_pool(pool: &mut IPPool) {
-    if let Some(status) = &mut pool.status {
-        status.allocated_history.clear();
     }
 }

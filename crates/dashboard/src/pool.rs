@@ -7,7 +7,7 @@ use std::{
     net::IpAddr,
 };
 
-use harvester_api::{IPPool, annotations, condition};
+use harvester_api::{IPPool, IPPoolStatus, annotations, condition};
 use ipam::Range;
 use jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -86,8 +86,8 @@ struct BlockRow {
     range: usize,
     /// Address and holder.
     held: Vec<[String; 2]>,
-    /// Address and the end of its rest.
-    resting: Vec<[String; 2]>,
+    /// Address, the end of its rest, and who had it last: for the quota of that one it counts.
+    resting: Vec<[String; 3]>,
 }
 
 /// What is known of an address that nobody may get.
@@ -146,7 +146,11 @@ pub(crate) fn rows(pool: &IPPool) -> Vec<Row> {
                 });
                 match used {
                     Use::Held(holder) => block.held.push([address.to_string(), text::name(holder)]),
-                    Use::Resting(end) => block.resting.push([address.to_string(), end]),
+                    Use::Resting(end) => {
+                        let last = pool.status.as_ref().and_then(|status| last_holder(status, address));
+                        let last = last.map(text::name).unwrap_or_default();
+                        block.resting.push([address.to_string(), end, last]);
+                    }
                 }
             }
             (None, Use::Held(holder)) => outside.push([address.to_string(), text::name(holder)]),
@@ -244,6 +248,20 @@ fn uses(pool: &IPPool) -> (BTreeMap<IpAddr, Use<'_>>, Vec<[String; 2]>) {
     (uses, strange)
 }
 
+/// Who had an address last. Programs write addresses as their shortest text.
+fn last_holder(status: &IPPoolStatus, address: IpAddr) -> Option<&str> {
+    status.allocated_history.get(&address.to_string()).map(String::as_str)
+}
+
+/// Removes what is not shown, of which a pool may have thousands: the history, but for what rests.
+pub(crate) fn trim(pool: &mut IPPool) {
+    let resting = resting(pool);
+    if let Some(status) = &mut pool.status {
+        let rests = |address: &String| address.parse::<IpAddr>().is_ok_and(|it| resting.contains_key(&it));
+        status.allocated_history.retain(|address, _| rests(address));
+    }
+}
+
 /// Addresses and the ends of their rest, as RFC 3339. What cannot be read is left out: it is a picture, and no decision.
 fn resting(pool: &IPPool) -> BTreeMap<IpAddr, String> {
     let annotation = pool.annotations().get(annotations::QUARANTINE);
@@ -292,7 +310,17 @@ mod tests {
         let spec = ranges(json!([{"subnet": "10.0.0.0/29"}, {"subnet": "10.0.1.0/29", "drain": true}]));
         let allocated = json!({"10.0.0.2": "shop/web", "10.0.1.2": "shop/api", "10.0.1.3": "shop/db"});
         let quarantine = r#"{"10.0.0.3": "2026-01-05T09:01:00Z", "10.0.0.2": "2026-01-05T09:01:00Z"}"#;
-        let shown = shown(&pool(spec, allocated, Some(quarantine)));
+        let mut pool = pool(spec, allocated, Some(quarantine));
+        let history = [("10.0.0.3", "shop/gone"), ("10.0.0.4", "shop/long-gone")];
+        let history = history.map(|(address, holder)| (address.to_owned(), holder.to_owned()));
+        pool.status.as_mut().unwrap().allocated_history = history.into();
+        trim(&mut pool);
+        assert_eq!(
+            pool.status.as_ref().unwrap().allocated_history.len(),
+            1,
+            "what does not rest is not kept"
+        );
+        let shown = shown(&pool);
         let head = &shown["pool/edge/"];
         // five of six: the first is the gateway
         let counts = ["total", "held", "resting", "draining", "free"].map(|of| head[of].as_u64().unwrap());
@@ -302,7 +330,7 @@ mod tests {
         assert_eq!(rows, ["pool/edge/", "pool/edge/0/0", "pool/edge/1/0"]);
         let block = &shown["pool/edge/0/0"];
         assert_eq!(block["held"], json!([["10.0.0.2", "shop/web"]]), "what is held does not rest");
-        assert_eq!(block["resting"], json!([["10.0.0.3", "2026-01-05T09:01:00Z"]]));
+        assert_eq!(block["resting"], json!([["10.0.0.3", "2026-01-05T09:01:00Z", "shop/gone"]]));
         assert_eq!(head["ranges"][1]["drain"], true);
         assert_eq!(head["ranges"][0]["gateway"], "10.0.0.1");
         assert_eq!(head["ready"], "true");

@@ -9,6 +9,7 @@
 //! stopped.
 
 mod actions;
+mod addresses;
 mod create;
 mod prepare;
 mod remove;

@@ -3,6 +3,7 @@
 mod answer;
 mod error;
 pub(crate) mod follow;
+mod pools;
 
 use http::Request;
 use k8s_openapi::api::{

@@ -36,6 +36,7 @@ pub mod options;
 pub mod output;
 mod ownership;
 pub mod plugin;
+mod pools;
 mod reference;
 mod render;
 mod seen;

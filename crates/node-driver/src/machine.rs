@@ -12,10 +12,12 @@ use std::{
 
 use serde::Serialize;
 use serde_json::{Map, Value};
+use sha2::{Digest as _, Sha256};
 
 use crate::{
     config::{Config, Secret},
     labels, network_data,
+    pools::Lease,
     reference::Reference,
 };
 pub(crate) use devices::{Disk, Nic, Source};
@@ -185,6 +187,37 @@ impl Machine {
         secret_name(&self.name)
     }
 
+    /// The pools of its static addresses.
+    pub(crate) fn pools(&self) -> Vec<&str> {
+        self.nics.iter().filter_map(|nic| nic.pool.as_deref()).collect()
+    }
+
+    /// The machine with the leases of its pools, in their order: with network data, and with a MAC address for each NIC, by
+    /// which the guest finds it. `harvester` identifies the Harvester: the same machine gets the same MAC addresses there.
+    #[must_use]
+    pub(crate) fn at(&self, leases: &[Lease], harvester: &str) -> Self {
+        let mut machine = self.clone();
+        if leases.is_empty() {
+            return machine;
+        }
+        for nic in &mut machine.nics {
+            let seed = format!("{harvester}/{}/{}/{}", self.namespace, self.name, nic.name);
+            nic.mac.get_or_insert_with(|| mac(&seed));
+        }
+        let mut leases = leases.iter();
+        let placed: Vec<_> = machine
+            .nics
+            .iter()
+            .map(|nic| network_data::Placed {
+                mac: nic.mac.as_deref().unwrap_or_default(),
+                lease: nic.pool.as_ref().and_then(|_| leases.next()),
+                nameservers: &nic.nameservers,
+            })
+            .collect();
+        machine.network_data = Secret(network_data::of(&placed));
+        machine
+    }
+
     /// The disk that the machine boots from: the first in the boot order, else the first.
     pub(crate) fn boot_disk(&self) -> Option<&Disk> {
         let ordered = self.disks.iter().filter(|disk| disk.boot_order.is_some());
@@ -195,6 +228,13 @@ impl Machine {
 /// Name of the Secret with long cloud-init data of a machine.
 pub(crate) fn secret_name(machine: &str) -> String {
     format!("{machine}-cloudinit")
+}
+
+/// A MAC address that nobody sells: locally administered, of one card.
+fn mac(seed: &str) -> String {
+    let digest = Sha256::digest(seed);
+    let bytes = digest.iter().take(5).map(|byte| format!(":{byte:02x}"));
+    std::iter::once("02".to_owned()).chain(bytes).collect()
 }
 
 /// Takes the value, or the fault with the flag that it is about.

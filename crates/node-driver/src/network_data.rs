@@ -4,9 +4,43 @@
 //! Upstream understands only `physical` and `nameserver` of version 1, and panics on other shapes
 //! (docs/contract/node-driver.md#B18, #B19).
 
-use serde_json::{Map, Value};
+use std::net::IpAddr;
 
-use crate::yaml;
+use serde_json::{Map, Value, json};
+
+use crate::{pools::Lease, yaml};
+
+/// A NIC of a machine with static addresses.
+#[derive(Clone, Debug)]
+pub(crate) struct Placed<'a> {
+    pub mac: &'a str,
+    /// None: DHCP.
+    pub lease: Option<&'a Lease>,
+    pub nameservers: &'a [IpAddr],
+}
+
+/// The network data of a machine with static addresses. cloud-init finds each NIC by its MAC address, under all
+/// distributions. The first address with a gateway has the default route: a guest has use for one.
+pub(crate) fn of(nics: &[Placed<'_>]) -> String {
+    let mut routed = false;
+    let entry = |(at, nic): (usize, &Placed<'_>)| {
+        let mut subnet = json!({"type": "dhcp"});
+        if let Some(Lease { address, gateway }) = nic.lease {
+            subnet = json!({"type": "static", "address": address});
+            if let (Some(gateway), false) = (gateway, routed) {
+                subnet["gateway"] = json!(gateway);
+                routed = true;
+            }
+            if !nic.nameservers.is_empty() {
+                subnet["dns_nameservers"] = json!(nic.nameservers);
+            }
+        }
+        let mac = nic.mac.replace('-', ":").to_ascii_lowercase();
+        json!({"type": "physical", "name": format!("eth{at}"), "mac_address": mac, "subnets": [subnet]})
+    };
+    let config: Vec<Value> = nics.iter().enumerate().map(entry).collect();
+    serde_saphyr::to_string(&json!({"version": 1, "config": config})).expect("plain data")
+}
 
 /// The parts of a configuration that bring a guest on the network.
 #[derive(Debug, Default)]
@@ -175,6 +209,32 @@ config:
 - {type: physical, name: enp1s0, subnets: [{type: static, address: 192.0.2.9/24, gateway: 192.0.2.1}]}
 - {type: nameserver, address: [192.0.2.53]}
 ";
+
+    #[test]
+    fn network_data_of_static_addresses_has_one_default_route_and_passes_its_own_check() {
+        let lease = |address: &str, gateway: &str| Lease {
+            address: address.to_owned(),
+            gateway: Some(gateway.to_owned()),
+        };
+        let (one, two) = (lease("192.0.2.9/24", "192.0.2.1"), lease("198.51.100.9/25", "198.51.100.1"));
+        let servers = [IpAddr::from([192, 0, 2, 53])];
+        let nic = |mac, lease, nameservers| Placed { mac, lease, nameservers };
+        let text = of(&[
+            nic("02-00-00-00-00-0A", Some(&one), &servers),
+            nic("02:00:00:00:00:0b", None, &[]),
+            nic("02:00:00:00:00:0c", Some(&two), &[]),
+        ]);
+        assert_eq!(check(&text), Ok(()), "{text}");
+        let read: Value = serde_saphyr::from_str(&text).unwrap();
+        let expected = json!({"version": 1, "config": [
+            {"type": "physical", "name": "eth0", "mac_address": "02:00:00:00:00:0a", "subnets": [
+                {"type": "static", "address": "192.0.2.9/24", "gateway": "192.0.2.1", "dns_nameservers": ["192.0.2.53"]}]},
+            {"type": "physical", "name": "eth1", "mac_address": "02:00:00:00:00:0b", "subnets": [{"type": "dhcp"}]},
+            {"type": "physical", "name": "eth2", "mac_address": "02:00:00:00:00:0c", "subnets": [
+                {"type": "static", "address": "198.51.100.9/25"}]},
+        ]});
+        assert_eq!(read, expected);
+    }
 
     #[test]
     fn aliases_that_write_out_too_much_are_refused_before_they_are() {

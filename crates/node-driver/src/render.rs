@@ -9,6 +9,7 @@ use crate::{
     machine::Machine,
     objects::{self, GpuPlace, InputHash, Resolved},
     options::Options,
+    pools::Lease,
 };
 
 /// Placeholder for random parts of names.
@@ -24,6 +25,10 @@ pub(crate) fn render(machine: &str, options: &Options) -> Result<String, Vec<Str
     let mut config = Config { machine_name: machine.to_owned(), ..Config::default() };
     config.take(options)?;
     let machine = Machine::check(&config)?;
+    let inputs = machine.clone();
+    let lease = |pool| Lease { address: format!("(an address of IPPool {pool})"), gateway: None };
+    let leases: Vec<Lease> = machine.pools().into_iter().map(lease).collect();
+    let machine = machine.at(&leases, SUFFIX);
     let last = match &machine.cloud_config {
         None => String::new(),
         Some(path) => std::fs::read_to_string(path)
@@ -42,7 +47,7 @@ pub(crate) fn render(machine: &str, options: &Options) -> Result<String, Vec<Str
         classes: BTreeMap::new(),
         gpus: GpuPlace::of(&config.server_version),
         suffixes: machine.disks.iter().map(|_| SUFFIX.to_owned()).collect(),
-        inputs: InputHash::of(&machine, &last, KEY),
+        inputs: InputHash::of(&inputs, &last, KEY),
         attempt: SUFFIX.to_owned(),
     };
     let mut documents = vec![objects::virtual_machine(&machine, &cloud_init, &resolved)];

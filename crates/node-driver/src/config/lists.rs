@@ -47,6 +47,13 @@ pub struct Interface {
     pub model: String,
     /// Empty or `bridge`; anything else is masquerade.
     pub r#type: String,
+    /// An IPPool of Harvester from which the machine gets a static address; empty for DHCP. Not upstream's, as the next one:
+    /// where they are not used they are not written.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub ip_pool: String,
+    /// Addresses of name servers, beside a static address: a pool names none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nameservers: Vec<String>,
 }
 
 /// Virtual GPUs.
@@ -74,7 +81,7 @@ pub struct Device {
     pub device_name: String,
 }
 
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 17] = [
     "disks",
     "imageName",
     "storageClassName",
@@ -87,6 +94,8 @@ const KEYS: [&str; 15] = [
     "networkName",
     "macAddress",
     "model",
+    "ipPool",
+    "nameservers",
     "vGPURequests",
     "hostDevices",
     "deviceName",

@@ -38,6 +38,8 @@ struct Created {
     vm: Option<(String, Vec<String>)>,
     /// UID of the Secret.
     secret: Option<String>,
+    /// Pools that record an address for the machine since this attempt.
+    pools: Vec<String>,
 }
 
 impl Driver {
@@ -64,18 +66,6 @@ impl Driver {
             config.ssh_key_path = ssh_key::path(&config.machine_folder()).display().to_string();
             config.ssh_public_key.clone_from(&keys.stored_public);
         }
-        let login = Login {
-            ssh_user: &machine.ssh_user,
-            password: &machine.ssh_password.0,
-            public_keys: &keys.public,
-            docker_group: machine.docker_group,
-        };
-        let cloud_init =
-            CloudInit::build(&login, &machine.user_data.0, &prepared.last, &machine.network_data.0)
-                .map_err(Error)?;
-        for note in &cloud_init.notes {
-            self.dependencies.output.line(note);
-        }
         let resolved = self.resolved(
             &prepared.server_version.value,
             prepared.classes,
@@ -83,7 +73,13 @@ impl Driver {
             InputHash::of(&machine, &prepared.last, &keys.private),
         );
         let mut made = Created::default();
-        match self.bring_up(&harvester, &vm_ref, &machine, &cloud_init, &resolved, &mut made).await {
+        let brought_up = async {
+            let leases = self.claim_addresses(&harvester, &vm_ref, &machine, &mut made.pools).await?;
+            let machine = machine.at(&leases, &prepared.server_version.uid);
+            let cloud_init = self.cloud_init(&machine, &keys.public, &prepared.last)?;
+            self.bring_up(&harvester, &vm_ref, &machine, &cloud_init, &resolved, &mut made).await
+        };
+        match brought_up.await {
             Ok(address) => {
                 self.locked().ip_address = address.to_string();
                 Ok(())
@@ -99,6 +95,20 @@ impl Driver {
                 ))
             }
         }
+    }
+
+    fn cloud_init(&self, machine: &Machine, keys: &[String], last: &str) -> Result<CloudInit, String> {
+        let login = Login {
+            ssh_user: &machine.ssh_user,
+            password: &machine.ssh_password.0,
+            public_keys: keys,
+            docker_group: machine.docker_group,
+        };
+        let built = CloudInit::build(&login, &machine.user_data.0, last, &machine.network_data.0)?;
+        for note in &built.notes {
+            self.dependencies.output.line(note);
+        }
+        Ok(built)
     }
 
     fn resolved(
@@ -133,6 +143,11 @@ impl Driver {
         self.locked().vm_uid.clone_from(&uid);
         if made_here {
             made.vm = Some((uid.clone(), wait::claim_names(&vm, |_| true)));
+        } else if let Some(pool) = made.pools.first() {
+            return Err(format!(
+                "VM {vm_ref} is there from an earlier attempt, and IPPool {pool} has no record any more of the address that it \
+                 was made with: remove the machine and make it again"
+            ));
         } else {
             self.dependencies
                 .output
@@ -156,7 +171,7 @@ impl Driver {
         machine: &Machine,
         made: Created,
     ) -> Option<String> {
-        let Created { vm, secret } = made;
+        let Created { vm, secret, pools } = made;
         let mut left = vec![];
         if let Some((uid, claims)) = vm {
             self.dependencies.output.line(&format!("taking VM {vm_ref} back"));
@@ -170,6 +185,7 @@ impl Driver {
             let deleted = retried(|| harvester.delete_secret(&name, &uid)).await;
             left.extend(deleted.err().map(|error| format!("Secret {name} is left ({error})")));
         }
+        left.extend(self.release_addresses(harvester, vm_ref, &pools).await.err());
         (!left.is_empty()).then(|| left.join("; "))
     }
 }

@@ -8,7 +8,7 @@ use futures::future::{BoxFuture, FutureExt as _, join_all};
 use program::capabilities::{Right, denied};
 use tokio::task::JoinHandle;
 
-use super::{Driver, Error};
+use super::{Driver, Error, addresses};
 use crate::{
     cloud_init::{CloudInit, Login},
     harvester::{Harvester, ServerVersion},
@@ -50,8 +50,8 @@ pub(super) struct Prepared {
 
 /// Result of one question to Harvester.
 #[derive(Default)]
-struct Finding {
-    faults: Vec<String>,
+pub(super) struct Finding {
+    pub(super) faults: Vec<String>,
     notes: Vec<String>,
     class: Option<(String, String)>,
     key_pair: Option<String>,
@@ -177,6 +177,9 @@ impl Driver {
             }
         }
         questions.extend(networks.into_iter().map(|at| inventory::network(harvester, at).boxed()));
+        if !machine.pools().is_empty() {
+            questions.push(addresses::question(harvester, vm_ref, machine, now.as_second()).boxed());
+        }
         questions.extend(machine.key_pair.iter().map(|(at, _)| inventory::key_pair(harvester, at).boxed()));
         if !(machine.gpus.is_empty() && machine.host_devices.is_empty()) {
             questions.push(inventory::devices(harvester, machine).boxed());

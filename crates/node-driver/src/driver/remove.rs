@@ -1,9 +1,9 @@
-//! `Remove` deletes the VM, its own volumes and its Secret, and nothing that belongs to another machine. It succeeds only
+//! `Remove` deletes the VM, its own volumes and its Secret, gives its static addresses back, and deletes nothing that belongs to another machine. It succeeds only
 //! once the VM is gone, and it continues where a killed removal stopped.
 //!
 //! ```text
 //! same Harvester? ──► VM? ──no──► volumes by their names, if those or a UID were stored ────────────┐
-//!                      └──yes──► ours? ──► volumes to Harvester or to us ──► delete VM ──► gone ──► Secret
+//!                      └──yes──► ours? ──► volumes to Harvester or to us ──► delete VM ──► gone ──► Secret ──► addresses
 //! ```
 //! Each delete carries the UID that was read. No error has the words `not found`, which rancher-machine takes for success
 //! (`commands/rm.go`).
@@ -46,7 +46,8 @@ impl Driver {
         let Some(vm) = retried(|| harvester.vm(&vm_ref.name)).await? else {
             self.dependencies.output.line(&format!("no VM {vm_ref} at {}", harvester.server()));
             self.remove_left_claims(&harvester, &vm_ref).await?;
-            return Ok(remove_secret(&harvester, &vm_ref, None).await?);
+            remove_secret(&harvester, &vm_ref, None).await?;
+            return self.release_all(&harvester, &vm_ref).await;
         };
         let config = self.config();
         let refusal =
@@ -62,7 +63,16 @@ impl Driver {
                 .output
                 .line(&format!("VM {vm_ref} was gone already, or another VM has its name"));
         }
-        Ok(remove_secret(&harvester, &vm_ref, Some(&uid)).await?)
+        remove_secret(&harvester, &vm_ref, Some(&uid)).await?;
+        self.release_all(&harvester, &vm_ref).await
+    }
+
+    async fn release_all(&self, harvester: &Harvester, vm_ref: &Reference) -> Result<(), Error> {
+        let interfaces = self.config().network_info.unwrap_or_default().interfaces;
+        let pools: Vec<String> =
+            interfaces.into_iter().map(|nic| nic.ip_pool).filter(|pool| !pool.is_empty()).collect();
+        let released = self.release_addresses(harvester, vm_ref, &pools).await;
+        released.map_err(|why| Error::mask_not_found(&why))
     }
 
     /// Fails if the credential leads to another Harvester than the one on which the machine was created: that the VM is

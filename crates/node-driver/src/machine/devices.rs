@@ -1,6 +1,6 @@
 //! Disks, NICs and devices, from the lists or from the older flags for one disk and one NIC.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, net::IpAddr};
 
 use serde::Serialize;
 
@@ -41,6 +41,11 @@ pub(crate) struct Nic {
     pub mac: Option<String>,
     /// Masquerade where not.
     pub bridge: bool,
+    /// The IPPool of its static address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nameservers: Vec<IpAddr>,
 }
 
 pub(super) fn disks(config: &Config, faults: &mut Vec<String>) -> Vec<Disk> {
@@ -138,6 +143,28 @@ pub(super) fn nics(config: &Config, faults: &mut Vec<String>) -> Vec<Nic> {
         if !interface.mac_address.is_empty() && !is_mac(&interface.mac_address) {
             faults.push(format!("{flag}: {} is no MAC address", interface.mac_address));
         }
+        let bridge = matches!(interface.r#type.as_str(), "" | "bridge");
+        let pool = non_empty(&interface.ip_pool).map(str::to_owned);
+        if let Some(pool) = &pool {
+            if !is_name(pool) {
+                faults.push(format!("{flag}: {pool} is no name of an IPPool"));
+            }
+            if !bridge {
+                faults.push(format!(
+                    "{flag}: interface {at} is of type {}, which gives the guest an address of its own: with ipPool it has to \
+                     be a bridge",
+                    interface.r#type
+                ));
+            }
+        }
+        let server = |text: &String| {
+            let fault = |_| format!("nameserver {text} of interface {at} is no IP address");
+            note(flag, text.parse().map_err(fault), faults)
+        };
+        let nameservers: Vec<IpAddr> = interface.nameservers.iter().filter_map(server).collect();
+        if pool.is_none() && !nameservers.is_empty() {
+            faults.push(format!("{flag}: interface {at} has nameservers without ipPool: DHCP names them"));
+        }
         let network = Reference::parse(&interface.network_name, &config.vm_namespace);
         Some(Nic {
             name: format!("nic-{at}"),
@@ -145,10 +172,43 @@ pub(super) fn nics(config: &Config, faults: &mut Vec<String>) -> Vec<Nic> {
             network_name: interface.network_name.clone(),
             model: non_empty(&interface.model).unwrap_or("virtio").to_owned(),
             mac: non_empty(&interface.mac_address).map(str::to_owned),
-            bridge: matches!(interface.r#type.as_str(), "" | "bridge"),
+            bridge,
+            pool,
+            nameservers,
         })
     };
-    interfaces.iter().enumerate().filter_map(nic).collect()
+    let nics: Vec<Nic> = interfaces.iter().enumerate().filter_map(nic).collect();
+    static_faults(&nics, config, flag, faults);
+    nics
+}
+
+/// The faults of a machine's static addresses together.
+fn static_faults(nics: &[Nic], config: &Config, flag: &str, faults: &mut Vec<String>) {
+    let pools: Vec<&String> = nics.iter().filter_map(|nic| nic.pool.as_ref()).collect();
+    if pools.is_empty() {
+        return;
+    }
+    let twice = pools.iter().enumerate().find(|(at, pool)| pools[..*at].contains(pool));
+    if let Some((_, pool)) = twice {
+        faults.push(format!("{flag}: two interfaces name IPPool {pool}: a machine gets one address of a pool"));
+    }
+    if !config.network_data.0.is_empty() {
+        faults.push(format!(
+            "harvester-network-data: the driver makes the network data of a machine with ipPool: give one of the two, and name \
+             servers as nameservers in {flag}"
+        ));
+    }
+    if nics.iter().all(|nic| nic.pool.is_some() && nic.nameservers.is_empty()) {
+        faults.push(format!(
+            "{flag}: no interface with ipPool has nameservers and none has DHCP: the machine would not find Rancher"
+        ));
+    }
+}
+
+/// Whether this can be the name of an object without a namespace.
+fn is_name(text: &str) -> bool {
+    let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    text.len() <= 253 && text.bytes().all(good) && !text.starts_with(['-', '.']) && !text.ends_with(['-', '.'])
 }
 
 fn is_mac(text: &str) -> bool {

@@ -4,10 +4,13 @@
 //! target/node-driver/docker-machine-driver-harvester-<arch>.tar.gz           one static ELF of exactly that name
 //! target/node-driver/docker-machine-driver-harvester-<arch>.tar.gz.sha256
 //! target/node-driver/node-driver.yaml                                        the NodeDriver that names it
+//! target/node-driver/node-driver-beside.yaml                                 the same beside Rancher's own
+//! target/node-driver/rancher-asset.yaml                                      the driver in the place of Rancher's asset
 //! ```
 //! Rancher starts the file in an empty chroot as another user before it believes in it; so does this task, where it may.
 
-mod c_compiler;
+pub(crate) mod c_compiler;
+mod rancher;
 
 use std::{
     fs,
@@ -81,8 +84,11 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         }
         packaged.push((arch, sum));
     }
-    let manifest = manifest(&options.url, &packaged).context("no architecture was packaged")?;
-    fs::write(folder.join("node-driver.yaml"), manifest).context("write the NodeDriver")?;
+    // of amd64, where that can be built here
+    let (arch, sum) = packaged.first().context("no architecture was packaged")?;
+    for (file, text) in rancher::rendered(&options.url, arch, sum) {
+        fs::write(folder.join(file), text).with_context(|| format!("write {file}"))?;
+    }
     Ok(true)
 }
 
@@ -204,39 +210,6 @@ fn checksum(file: &Path) -> Result<String> {
     Ok(Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// The NodeDriver of the first architecture that was packaged: of amd64, where that can be built here.
-fn manifest(url: &str, packaged: &[(&str, String)]) -> Option<String> {
-    packaged.first().map(|(arch, sum)| node_driver(url, arch, sum))
-}
-
-/// The NodeDriver, with the annotations that Rancher itself sets on it.
-fn node_driver(url: &str, arch: &str, sum: &str) -> String {
-    format!(
-        "apiVersion: management.cattle.io/v3
-kind: NodeDriver
-metadata:
-  name: harvester
-  annotations:
-    publicCredentialFields: clusterType,clusterId
-    privateCredentialFields: kubeconfigContent
-    optionalCredentialFields: clusterId
-    defaults: clusterType:imported
-spec:
-  displayName: harvester
-  description: \"\"
-  externalId: \"\"
-  builtin: true
-  active: true
-  addCloudCredential: false
-  url: {url}/{NAME}-{arch}.tar.gz
-  checksum: {sum}
-  uiUrl: \"\"
-  whitelistDomains:
-  - github.com
-"
-    )
-}
-
 /// Starts what is in the archive in an empty folder as user 1000: it must explain itself and end.
 fn starts_in_a_chroot(archive: &Path, folder: &Path) -> Result<bool> {
     let jail = folder.join("jail");
@@ -304,23 +277,5 @@ mod tests {
         assert!(!is_static(&elf(&[6, 3, 1])));
         assert!(!is_static(&elf(&[1])[..0x42]), "cut off");
         assert!(!is_static(b"#!/bin/sh"));
-    }
-
-    #[test]
-    fn where_only_arm64_was_packaged_the_node_driver_names_it() {
-        let text = manifest("https://example.com/v1", &[("arm64", "abc".to_owned())]).unwrap();
-        assert!(text.contains("-arm64.tar.gz\n") && text.contains("  checksum: abc\n"), "{text}");
-        let both = [("amd64", "abc".to_owned()), ("arm64", "def".to_owned())];
-        assert!(manifest("https://example.com/v1", &both).unwrap().contains("-amd64.tar.gz\n"));
-        assert_eq!(manifest("https://example.com/v1", &[]), None);
-    }
-
-    #[test]
-    fn the_node_driver_names_archive_and_checksum() {
-        let text = node_driver("https://example.com/v1", "amd64", "abc");
-        assert!(
-            text.contains("  url: https://example.com/v1/docker-machine-driver-harvester-amd64.tar.gz\n")
-        );
-        assert!(text.contains("  checksum: abc\n") && text.contains("kind: NodeDriver\n"));
     }
 }

@@ -174,3 +174,27 @@ fn a_time_out_of_the_users_own_is_taken() {
     let machine = check(vec![(flags::CREATE_TIMEOUT, text("90"))]).unwrap();
     assert_eq!(machine.timeout, Duration::from_secs(90));
 }
+
+#[rstest]
+#[case::masquerade(r#"{"networkName":"a/b","type":"masquerade","ipPool":"edge","nameservers":["192.0.2.53"]}"#, "has to be a bridge")]
+#[case::no_nameserver(r#"{"networkName":"a/b","ipPool":"edge"}"#, "would not find Rancher")]
+#[case::no_address(r#"{"networkName":"a/b","ipPool":"edge","nameservers":["dns"]},{"networkName":"a/b"}"#, "nameserver dns of interface 0")]
+#[case::no_pool(r#"{"networkName":"a/b","nameservers":["192.0.2.53"]}"#, "nameservers without ipPool")]
+#[case::no_name(r#"{"networkName":"a/b","ipPool":"a/../b","nameservers":["192.0.2.53"]}"#, "a/../b is no name of an IPPool")]
+#[case::twice(
+    r#"{"networkName":"a/b","ipPool":"edge","nameservers":["192.0.2.53"]},{"networkName":"a/b","ipPool":"edge"}"#,
+    "two interfaces name IPPool edge"
+)]
+fn static_addresses_that_cannot_work_are_named(#[case] nics: &str, #[case] part: &str) {
+    let info = format!(r#"{{"interfaces":[{nics}]}}"#);
+    let faults = check(vec![(flags::NETWORK_INFO, text(&info))]).unwrap_err();
+    assert!(faults.len() == 1 && faults[0].contains(part), "{faults:?}");
+}
+
+#[test]
+fn static_addresses_and_network_data_exclude_each_other() {
+    let info = r#"{"interfaces":[{"networkName":"a/b","ipPool":"edge","nameservers":["192.0.2.53"]}]}"#;
+    let given = vec![(flags::NETWORK_INFO, text(info)), (flags::NETWORK_DATA, text("version: 2"))];
+    let faults = check(given).unwrap_err();
+    assert!(faults.len() == 1 && faults[0].starts_with("harvester-network-data: "), "{faults:?}");
+}

@@ -250,7 +250,7 @@ async fn a_vm_of_an_earlier_attempt_whose_record_is_lost_gets_no_other_address()
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_pool_of_a_machine_outlives_the_stored_configuration_of_upstreams_driver() {
+async fn the_stored_configuration_names_the_pool_and_is_upstreams_where_there_is_none() {
     let harvester = harvester().await;
     let store = tempfile::tempdir().unwrap();
     let json: Value = serde_json::from_slice(&driver(&harvester, store.path(), 1).config().to_json()).unwrap();

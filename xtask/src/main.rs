@@ -8,6 +8,7 @@
 mod bench;
 mod charts;
 mod counts;
+mod image;
 mod package_driver;
 mod seeds;
 mod step;
@@ -42,6 +43,8 @@ enum Task {
     Bench(bench::Options),
     /// Package the node driver as Rancher downloads it, into target/node-driver/.
     PackageDriver(package_driver::Options),
+    /// Make the images as OCI layouts, without docker, into target/image/.
+    Image(image::Options),
     /// Package the Helm charts as a repository, with its index and the list of images, into target/charts/.
     Charts(charts::Options),
 }
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Task::Seeds(options) => seeds::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::PackageDriver(options) => package_driver::run(&options),
+        Task::Image(options) => image::run(&options),
         Task::Charts(options) => charts::run(&options),
     };
     match done {

@@ -35,7 +35,7 @@ const TARGETS: [(&str, &str); 2] =
 const URL: &str = "https://github.com/harvester/docker-machine-driver-harvester/releases/download/v0.0.0";
 
 /// Cargo's profile of what ships.
-const PROFILE: &str = "dist";
+pub(crate) const PROFILE: &str = "dist";
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -106,12 +106,12 @@ pub(crate) fn lacking() -> Option<String> {
 }
 
 /// Whether a target is of this machine's architecture.
-fn is_own(target: &str) -> bool {
+pub(crate) fn is_own(target: &str) -> bool {
     target.starts_with(std::env::consts::ARCH)
 }
 
 /// Asks rustup for a target; without rustup there is none to be had.
-fn install(target: &str) -> Result<bool> {
+pub(crate) fn install(target: &str) -> Result<bool> {
     let mut rustup = Command::new("rustup");
     rustup.args(["target", "add", target]);
     match step::run(&format!("get Rust's target {target}"), &mut rustup) {
@@ -120,7 +120,7 @@ fn install(target: &str) -> Result<bool> {
     }
 }
 
-fn is_installed(target: &str) -> Result<bool> {
+pub(crate) fn is_installed(target: &str) -> Result<bool> {
     let told = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output();
     let told = told.context("ask rustc for its targets")?;
     Ok(told.status.success() && Path::new(String::from_utf8_lossy(&told.stdout).trim()).is_dir())
@@ -190,7 +190,7 @@ fn pack(program: &Path, folder: &Path, arch: &str) -> Result<PathBuf> {
 }
 
 /// Whether a 64-bit little-endian ELF asks for no loader: no program header of type `PT_INTERP`.
-fn is_static(elf: &[u8]) -> bool {
+pub(crate) fn is_static(elf: &[u8]) -> bool {
     const PT_INTERP: u32 = 3;
     let number = |at: usize, bytes: usize| -> Option<u64> {
         let field = elf.get(at..at + bytes)?;

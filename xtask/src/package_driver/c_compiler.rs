@@ -18,7 +18,7 @@ const ZIGLANG: &str = "0.17.1";
 
 /// How a target is compiled and linked.
 #[derive(Debug, PartialEq)]
-pub(super) struct Compiler {
+pub(crate) struct Compiler {
     /// For the variable `CC_<target>`; none where it is set.
     cc: Option<String>,
     /// Rust's linker instead of the system's, which knows this machine's architecture only.
@@ -27,7 +27,7 @@ pub(super) struct Compiler {
 
 impl Compiler {
     /// Tells cargo of it.
-    pub(super) fn announce(&self, target: &str, cargo: &mut Command) {
+    pub(crate) fn announce(&self, target: &str, cargo: &mut Command) {
         if let Some(cc) = &self.cc {
             cargo.env(variable(target), cc);
         }
@@ -46,7 +46,7 @@ fn variable(target: &str) -> String {
 ///
 /// # Errors
 /// Says how to have one.
-pub(super) fn find(target: &str) -> Result<Compiler> {
+pub(crate) fn find(target: &str) -> Result<Compiler> {
     let own_linker = !is_own(target);
     if std::env::var_os(variable(target)).is_some() {
         return Ok(Compiler { cc: None, own_linker });

@@ -19,7 +19,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 
 use self::report::Report;
-use crate::{package_driver, step, workspace};
+use crate::{image, package_driver, step, workspace};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -65,6 +65,8 @@ enum Only {
     Dashboard,
     /// Those of the CSI driver: attachments, nodes, inconsistent states, csi-sanity.
     Storage,
+    /// Those of the programs that people call: the script for a cloud-config, doctor.
+    Tools,
 }
 
 impl Only {
@@ -76,6 +78,7 @@ impl Only {
             Self::Balancers => "balancers",
             Self::Dashboard => "dashboard",
             Self::Storage => "storage",
+            Self::Tools => "tools",
         }
     }
 }
@@ -113,11 +116,16 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let mut outcome =
         step::run(&format!("measure ({server})"), &mut measure(server, &program, options.only))?;
     if options.only.is_none() {
-        // in a sandbox of its own: the one before has thousands of objects, and no simulation any more
-        let storage = &mut measure(server, &program, Some(Only::Storage));
-        let storage = step::run(&format!("measure storage ({server})"), storage)?;
-        outcome.output.push_str(&storage.output);
-        outcome.succeeded &= storage.succeeded;
+        // in sandboxes of their own: the one before has thousands of objects, and no simulation and no webhook any more
+        for only in [Only::Storage, Only::Tools] {
+            let alone = &mut measure(server, &program, Some(only));
+            let alone = step::run(&format!("measure {} ({server})", only.name()), alone)?;
+            outcome.output.push_str(&alone.output);
+            outcome.succeeded &= alone.succeeded;
+        }
+    }
+    if matches!(options.only, None | Some(Only::Tools)) {
+        outcome.output.push_str(&sizes(&program)?);
     }
     let of = options.only.map_or_else(|| server.to_owned(), |only| format!("{server}-{}", only.name()));
     write(&of, &outcome.output)?;
@@ -135,6 +143,22 @@ fn measure(server: &str, program: &Path, only: Option<Only>) -> Command {
         command.args(["--harvester-behaviour", HARVESTER]);
     }
     command
+}
+
+/// The lines of what has to be downloaded: the program that ships, and the images that `cargo xtask image` made last.
+fn sizes(program: &Path) -> Result<String> {
+    let bytes = fs::metadata(program).with_context(|| format!("read {}", program.display()))?.len();
+    let mut lines = format!("figure binary-mib {:.4}\n", bytes as f64 / f64::from(1 << 20));
+    for (figure, image) in
+        [("image-mib", "harvester-cloud-provider"), ("csi-image-mib", "harvester-csi-driver")]
+    {
+        let line = match image::unpacked_mib(image) {
+            Ok(mib) => format!("figure {figure} {mib:.4}\n"),
+            Err(error) => format!("figure {figure} not measured: {error}\n"),
+        };
+        lines.push_str(&line);
+    }
+    Ok(lines)
 }
 
 /// The median time of a Service under both builds, in turns, and their ratio.

@@ -115,8 +115,16 @@ const IMAGES: [Image; 2] = [
 ];
 
 /// The folder of a layout.
-pub(crate) fn layout_of(image: &str) -> PathBuf {
+fn layout_of(image: &str) -> PathBuf {
     folder().join(image)
+}
+
+/// What an image that was made takes on a node, in MiB.
+///
+/// # Errors
+/// It was not made.
+pub(crate) fn unpacked_mib(image: &str) -> Result<f64> {
+    layout::unpacked_mib(&layout_of(image))
 }
 
 fn folder() -> PathBuf {
@@ -164,8 +172,8 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         ensure!(!platforms.is_empty(), "no architecture could be built");
         let layout = Layout::open(&layout_of(image.name), false)?;
         layout.close(platforms, &tag())?;
-        let mib = layout.compressed_mib(&platforms[0])?;
-        println!("ok     {} ({mib:.1} MiB a download)", layout_of(image.name).display());
+        let mib = unpacked_mib(image.name)?;
+        println!("ok     {} ({mib:.1} MiB on a node)", layout_of(image.name).display());
     }
     println!("       skopeo copy --all oci:{}:{} docker://…", layout_of(IMAGES[0].name).display(), tag());
     Ok(true)

@@ -406,6 +406,11 @@ impl Environment {
         &self.dir
     }
 
+    /// The binary that the parts are started from.
+    pub(crate) fn program(&self) -> Result<PathBuf> {
+        self.program.clone().map_or_else(|| std::env::current_exe().context("find this program"), Ok)
+    }
+
     /// The process of a part.
     pub(crate) fn pid(&self, name: &str) -> Result<u32> {
         Ok(self.parts.iter().find(|part| part.command.name == name).context("no such part")?.info().pid)

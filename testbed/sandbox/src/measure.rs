@@ -15,6 +15,7 @@ mod probes;
 mod same_pod;
 mod service_batch;
 mod storage;
+mod tools;
 
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ const IDLE: Duration = Duration::from_millis(200);
 /// The time over which the steady state is watched.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Measures what is asked for, or everything but storage, and prints it.
+/// Measures what is asked for, or everything but storage and tools, and prints it.
 ///
 /// # Errors
 /// When something does not happen in time, or a file cannot be read.
@@ -61,6 +62,8 @@ pub(crate) async fn figures(
             dashboard::all(environment, |name, value| output.note(&format!("figure {name} {value:.4}"))).await
         }
         Some(Only::Storage) => storage::all(environment, &Told(output)).await,
+        // with the webhook: `doctor` looks at it too
+        Some(Only::Tools) => tools::all(environment, &Told(output)).await,
     }
 }
 

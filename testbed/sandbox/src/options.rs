@@ -82,6 +82,8 @@ pub(crate) enum Only {
     Dashboard,
     /// Those of the CSI driver, which are measured so alone.
     Storage,
+    /// Those of the programs that people call, which are measured so alone.
+    Tools,
 }
 
 /// Kind of API server.

@@ -94,14 +94,6 @@ impl Layout {
             .context("write oci-layout")
     }
 
-    /// What a node downloads for an image of one architecture: its configuration and its layers.
-    ///
-    /// # Errors
-    /// Where the manifest cannot be read.
-    pub(super) fn compressed_mib(&self, platform: &Platform) -> Result<f64> {
-        mib(&self.0, &platform.descriptor)
-    }
-
     fn json_blob(&self, value: &Value, media_type: &str) -> Result<Value> {
         self.blob(value.to_string().as_bytes(), media_type)
     }
@@ -115,22 +107,24 @@ impl Layout {
     }
 }
 
-/// The download of an image in a layout that was closed, in MiB: of its first architecture.
+/// The layers of an image, unpacked, in MiB: of its first architecture.
 ///
 /// # Errors
 /// Where there is no such layout.
-pub(super) fn download_mib(folder: &Path) -> Result<f64> {
+pub(super) fn unpacked_mib(folder: &Path) -> Result<f64> {
     let text = fs::read_to_string(folder.join("index.json"))
-        .with_context(|| format!("{} has no image: cargo xtask image makes it", folder.display()))?;
+        .with_context(|| format!("there is no {}: cargo xtask image makes it", folder.display()))?;
     let index: Value = serde_json::from_str(&text).context("read index.json")?;
     let all = read(folder, &index["manifests"][0])?;
-    mib(folder, &all["manifests"][0])
-}
-
-fn mib(folder: &Path, manifest: &Value) -> Result<f64> {
-    let manifest = read(folder, manifest)?;
-    let layers = manifest["layers"].as_array().into_iter().flatten().chain([&manifest["config"]]);
-    let bytes: u64 = layers.filter_map(|blob| blob["size"].as_u64()).sum();
+    let manifest = read(folder, &all["manifests"][0])?;
+    let mut bytes = 0;
+    for layer in manifest["layers"].as_array().into_iter().flatten() {
+        let path = blob_path(folder, layer["digest"].as_str().unwrap_or_default());
+        let content = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+        // gzip ends with the length of what it packed
+        let end = content.last_chunk::<4>().context("a layer that is no gzip")?;
+        bytes += u64::from(u32::from_le_bytes(*end));
+    }
     Ok(bytes as f64 / f64::from(1 << 20))
 }
 
@@ -172,7 +166,7 @@ mod tests {
         let layer = |content: &[u8]| Layer { gzip: content.to_vec(), diff_id: digest(b"tar") };
         let layout = Layout::open(&folder, true).unwrap();
         let platforms = [
-            layout.add(&layer(b"amd64's"), &config(), "amd64").unwrap(),
+            layout.add(&layer(b"amd64's\0\0\x30\0"), &config(), "amd64").unwrap(),
             layout.add(&layer(b"arm64's own"), &config(), "arm64").unwrap(),
         ];
         layout.close(&platforms, "v1").unwrap();
@@ -232,8 +226,9 @@ mod tests {
         let image = read(&folder, &read(&folder, &platforms["manifests"][0]).unwrap()["config"]).unwrap();
         assert_eq!(image["config"]["Env"][0], "PATH=/bin");
         assert_eq!(image["rootfs"]["diff_ids"][0], digest(b"tar"));
-        assert!(download_mib(&folder).unwrap() > 0.0);
-        assert!(download_mib(Path::new("/nowhere")).is_err());
+        assert!((unpacked_mib(&folder).unwrap() - 3.0).abs() < 0.01, "gzip's last word counts");
+        let error = unpacked_mib(Path::new("/nowhere")).unwrap_err().to_string();
+        assert_eq!(error, "there is no /nowhere: cargo xtask image makes it");
     }
 
     #[test]

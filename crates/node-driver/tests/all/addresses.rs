@@ -19,6 +19,8 @@ fn holder() -> String {
 /// A Harvester in which machines come up, with the pool `edge`.
 async fn harvester() -> Harvester {
     let harvester = Harvester::start().await.with_machines().await;
+    let kind = include_str!("../../../../deploy/crds/ippools.yaml");
+    harvester.put(serde_saphyr::from_str(kind).unwrap()).await;
     harvester
         .put(json!({"apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "IPPool",
             "metadata": {"name": "edge"},

@@ -308,10 +308,17 @@ mod tests {
                 let text = read(file);
                 let commands = text.lines().filter_map(|line| line.trim().strip_prefix("command: ["));
                 let commands: Vec<&str> = commands.map(|line| line.trim_end_matches(']')).collect();
-                assert!(!commands.is_empty() && commands.iter().all(|name| programs.contains(name)), "{file}: {commands:?}");
+                assert!(
+                    !commands.is_empty() && commands.iter().all(|name| programs.contains(name)),
+                    "{file}: {commands:?}"
+                );
             }
             let folder = format!("/{}", image.program.rsplit_once('/').unwrap().0);
-            assert!(image.path.split(':').any(|part| part == folder), "{}: {folder} is not in PATH", image.name);
+            assert!(
+                image.path.split(':').any(|part| part == folder),
+                "{}: {folder} is not in PATH",
+                image.name
+            );
         }
     }
 

@@ -58,8 +58,11 @@ pub(crate) fn claim(
 ) -> Result<Claimed, String> {
     let pool = parse(read)?;
     let name = pool.name_any();
-    let others: Vec<IPPool> =
-        all.iter().filter(|other| other.metadata.name != read.metadata.name).filter_map(|other| parse(other).ok()).collect();
+    let others: Vec<IPPool> = all
+        .iter()
+        .filter(|other| other.metadata.name != read.metadata.name)
+        .filter_map(|other| parse(other).ok())
+        .collect();
     let checked = ip_pools::check(&pool, &others);
     let ranges = &checked.pool.ranges;
     let mut record = ip_pools::record(&pool);

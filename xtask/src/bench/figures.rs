@@ -118,7 +118,8 @@ mod tests {
             ("csi-stage-ms", 60.0, None),
             ("csi-sanity-failed", 0.0, Some(36.0)),
         ];
-        let of_storage = FIGURES.iter().filter(|figure| figure.name.starts_with("csi-") && figure.aim.is_finite());
+        let of_storage =
+            FIGURES.iter().filter(|figure| figure.name.starts_with("csi-") && figure.aim.is_finite());
         let of_storage: Vec<_> = of_storage.map(|figure| (figure.name, figure.aim, figure.go)).collect();
         assert_eq!(of_storage, rows);
     }

@@ -82,7 +82,8 @@ impl Apt {
             let inside = folder.join(inside);
             fs::create_dir_all(&inside).with_context(|| format!("make {}", inside.display()))?;
         }
-        fs::write(folder.join("status"), "").context("write the list of installed packages: there are none")?;
+        fs::write(folder.join("status"), "")
+            .context("write the list of installed packages: there are none")?;
         let at = |name: &str| folder.join(name).display().to_string();
         let options = [
             format!("APT::Architecture={arch}"),
@@ -129,7 +130,10 @@ impl Apt {
             next.retain(|name| known.contains_key(name));
         }
         for name in wanted {
-            ensure!(all.contains_key(&name), "apt-get knows no package {name}: its sources have to be Debian's");
+            ensure!(
+                all.contains_key(&name),
+                "apt-get knows no package {name}: its sources have to be Debian's"
+            );
         }
         Ok(all)
     }
@@ -165,14 +169,23 @@ pub(super) fn unpack(arch: &str, work: &Path, root: &Path) -> Result<Vec<Package
         let digest = layout::digest_of(&file)?;
         // what the signed list of packages says of the file
         if let Some(sum) = field(stanza, "SHA256") {
-            ensure!(digest == format!("sha256:{sum}"), "{} is not the file that Debian lists", file.display());
+            ensure!(
+                digest == format!("sha256:{sum}"),
+                "{} is not the file that Debian lists",
+                file.display()
+            );
         }
         extract(&file, root)?;
         let status = root.join("var/lib/dpkg/status.d");
         fs::create_dir_all(&status)?;
         // scanners of images look here
         fs::write(status.join(name), control(&file)?).with_context(|| format!("list package {name}"))?;
-        packages.push(Package { name: name.clone(), version: version.to_owned(), arch: arch.to_owned(), digest });
+        packages.push(Package {
+            name: name.clone(),
+            version: version.to_owned(),
+            arch: arch.to_owned(),
+            digest,
+        });
     }
     prune(root)?;
     Ok(packages)

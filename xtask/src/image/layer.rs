@@ -88,7 +88,10 @@ mod tests {
         fs::write(&file, &layer.gzip).unwrap();
         let listed = Command::new("tar").args(["-tvzf"]).arg(&file).env("TZ", "UTC").output().unwrap();
         let listed = String::from_utf8(listed.stdout).unwrap();
-        assert!(listed.lines().all(|line| line.contains(" 0/0 ") && line.contains(" 1970-01-01 ")), "{listed}");
+        assert!(
+            listed.lines().all(|line| line.contains(" 0/0 ") && line.contains(" 1970-01-01 ")),
+            "{listed}"
+        );
         assert!(listed.contains("./bin/link -> one") && listed.contains("-rwxr-xr-x"), "{listed}");
     }
 }

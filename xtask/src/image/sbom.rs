@@ -69,7 +69,8 @@ fn listed(tree: &str, lock: &str) -> Vec<Crate> {
 /// The list as text.
 pub(super) fn of(image: &str, tag: &str, program: &str, packages: &[Package], crates: &[Crate]) -> String {
     let hash = |digest: &str| json!([{"alg": "SHA-256", "content": digest.trim_start_matches("sha256:")}]);
-    let mut components = vec![json!({"type": "application", "name": "harvester-cloud-provider", "version": tag,
+    let mut components =
+        vec![json!({"type": "application", "name": "harvester-cloud-provider", "version": tag,
         "hashes": hash(program)})];
     components.extend(packages.iter().map(|Package { name, version, arch, digest }| {
         // a colon and a plus mean something else in such an address

@@ -75,7 +75,8 @@ fn programs(image: &Image) -> Vec<(String, &'static str)> {
     let tools = if image.has_tools { debian::programs(debian::TOOLS) } else { vec![] };
     let tools = tools.into_iter().map(|tool| {
         // the loader of a foreign program knows no PATH
-        let folder = if ["blkid", "mount.nfs"].contains(&tool) || tool.contains("fs") { "sbin" } else { "bin" };
+        let folder =
+            if ["blkid", "mount.nfs"].contains(&tool) || tool.contains("fs") { "sbin" } else { "bin" };
         (format!("/usr/{folder}/{tool}"), "-V")
     });
     parts.chain(tools).collect()
@@ -151,7 +152,13 @@ mod tests {
         assert!(of(0).contains(&"/bin/harvester-load-balancer-webhook".to_owned()));
         let with_tools = of(1);
         assert_eq!(with_tools.len(), 1 + debian::programs(debian::TOOLS).len());
-        for path in ["/usr/bin/harvester-csi-driver", "/usr/bin/nsenter", "/usr/bin/mount", "/usr/sbin/mount.nfs", "/usr/sbin/blkid"] {
+        for path in [
+            "/usr/bin/harvester-csi-driver",
+            "/usr/bin/nsenter",
+            "/usr/bin/mount",
+            "/usr/sbin/mount.nfs",
+            "/usr/sbin/blkid",
+        ] {
             assert!(with_tools.contains(&path.to_owned()), "{path}: {with_tools:?}");
         }
     }

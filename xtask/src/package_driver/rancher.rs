@@ -116,7 +116,8 @@ mod tests {
             let driver = read(file);
             assert_eq!(driver["apiVersion"], "management.cattle.io/v3");
             assert_eq!((&driver["kind"], &driver["metadata"]["name"]), (&json!("NodeDriver"), &json!(name)));
-            let mut fields: Vec<&str> = driver["spec"].as_object().unwrap().keys().map(String::as_str).collect();
+            let mut fields: Vec<&str> =
+                driver["spec"].as_object().unwrap().keys().map(String::as_str).collect();
             fields.sort_unstable();
             let known = [
                 "active",

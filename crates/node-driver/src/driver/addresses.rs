@@ -186,7 +186,9 @@ impl Driver {
             let Some(put) = pools::release(&read, asking)? else { return Ok(()) };
             match harvester.put_pool(name, &put, false).await {
                 Ok(()) => {
-                    self.dependencies.output.line(&format!("IPPool {name} has the address of VM {vm_ref} back"));
+                    self.dependencies
+                        .output
+                        .line(&format!("IPPool {name} has the address of VM {vm_ref} back"));
                     return Ok(());
                 }
                 Err(error) if error.is_passing() => last = error.to_string(),

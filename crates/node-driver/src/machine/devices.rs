@@ -190,7 +190,8 @@ fn static_faults(nics: &[Nic], config: &Config, flag: &str, faults: &mut Vec<Str
     }
     let twice = pools.iter().enumerate().find(|(at, pool)| pools[..*at].contains(pool));
     if let Some((_, pool)) = twice {
-        faults.push(format!("{flag}: two interfaces name IPPool {pool}: a machine gets one address of a pool"));
+        faults
+            .push(format!("{flag}: two interfaces name IPPool {pool}: a machine gets one address of a pool"));
     }
     if !config.network_data.0.is_empty() {
         faults.push(format!(
@@ -208,7 +209,10 @@ fn static_faults(nics: &[Nic], config: &Config, flag: &str, faults: &mut Vec<Str
 /// Whether this can be the name of an object without a namespace.
 fn is_name(text: &str) -> bool {
     let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
-    text.len() <= 253 && text.bytes().all(good) && !text.starts_with(['-', '.']) && !text.ends_with(['-', '.'])
+    text.len() <= 253
+        && text.bytes().all(good)
+        && !text.starts_with(['-', '.'])
+        && !text.ends_with(['-', '.'])
 }
 
 fn is_mac(text: &str) -> bool {

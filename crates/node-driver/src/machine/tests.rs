@@ -176,11 +176,20 @@ fn a_time_out_of_the_users_own_is_taken() {
 }
 
 #[rstest]
-#[case::masquerade(r#"{"networkName":"a/b","type":"masquerade","ipPool":"edge","nameservers":["192.0.2.53"]}"#, "has to be a bridge")]
+#[case::masquerade(
+    r#"{"networkName":"a/b","type":"masquerade","ipPool":"edge","nameservers":["192.0.2.53"]}"#,
+    "has to be a bridge"
+)]
 #[case::no_nameserver(r#"{"networkName":"a/b","ipPool":"edge"}"#, "would not find Rancher")]
-#[case::no_address(r#"{"networkName":"a/b","ipPool":"edge","nameservers":["dns"]},{"networkName":"a/b"}"#, "nameserver dns of interface 0")]
+#[case::no_address(
+    r#"{"networkName":"a/b","ipPool":"edge","nameservers":["dns"]},{"networkName":"a/b"}"#,
+    "nameserver dns of interface 0"
+)]
 #[case::no_pool(r#"{"networkName":"a/b","nameservers":["192.0.2.53"]}"#, "nameservers without ipPool")]
-#[case::no_name(r#"{"networkName":"a/b","ipPool":"a/../b","nameservers":["192.0.2.53"]}"#, "a/../b is no name of an IPPool")]
+#[case::no_name(
+    r#"{"networkName":"a/b","ipPool":"a/../b","nameservers":["192.0.2.53"]}"#,
+    "a/../b is no name of an IPPool"
+)]
 #[case::twice(
     r#"{"networkName":"a/b","ipPool":"edge","nameservers":["192.0.2.53"]},{"networkName":"a/b","ipPool":"edge"}"#,
     "two interfaces name IPPool edge"

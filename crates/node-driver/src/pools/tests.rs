@@ -49,7 +49,11 @@ fn a_claim_changes_the_record_and_leaves_what_it_does_not_know() {
     assert_eq!(put.data["status"]["new"], json!({"of": "others"}));
     assert_eq!(put.data["spec"]["new"], 1);
     assert_eq!(put.data["status"]["available"], 3, "of five");
-    assert_eq!(put.metadata.resource_version.as_deref(), Some("7"), "the server refuses it where others wrote since");
+    assert_eq!(
+        put.metadata.resource_version.as_deref(),
+        Some("7"),
+        "the server refuses it where others wrote since"
+    );
 }
 
 #[test]
@@ -67,13 +71,17 @@ fn an_address_that_another_program_recorded_under_the_name_is_neither_taken_nor_
 ) {
     let pool = edge(&[("192.0.2.4", HOLDER, manager)]);
     let fault = claim(&pool, &[], ASKING).unwrap_err();
-    assert!(fault.contains("IPPool edge gives 192.0.2.4 to shop/demo-1 already") && fault.contains(part), "{fault}");
+    assert!(
+        fault.contains("IPPool edge gives 192.0.2.4 to shop/demo-1 already") && fault.contains(part),
+        "{fault}"
+    );
     assert!(release(&pool, ASKING).unwrap().is_none());
 }
 
 #[test]
 fn an_address_that_another_pool_records_is_passed_over() {
-    let other = pool("lab", ranges("198.51.100.0/24"), &[("192.0.2.2", "shop/web", "harvester-load-balancer")]);
+    let other =
+        pool("lab", ranges("198.51.100.0/24"), &[("192.0.2.2", "shop/web", "harvester-load-balancer")]);
     let claimed = claim(&edge(&[]), &[other], ASKING).unwrap();
     assert_eq!(claimed.lease.address, "192.0.2.3/29");
 }
@@ -105,7 +113,11 @@ fn a_pool_that_an_older_one_overlaps_gives_nothing_new_and_keeps_what_it_gave() 
 fn a_released_address_rests_and_comes_back_to_its_machine_alone() {
     let mut spec = ranges("192.0.2.0/29");
     spec["quarantineSeconds"] = json!(600);
-    let held = pool("edge", spec, &[("192.0.2.2", HOLDER, MANAGER), ("192.0.2.3", "shop/web", "harvester-load-balancer")]);
+    let held = pool(
+        "edge",
+        spec,
+        &[("192.0.2.2", HOLDER, MANAGER), ("192.0.2.3", "shop/web", "harvester-load-balancer")],
+    );
     let free = release(&held, ASKING).unwrap().unwrap();
     assert_eq!(allocated(&free), &json!({"192.0.2.3": "shop/web"}));
     assert_eq!(free.data["status"]["allocatedHistory"], json!({"192.0.2.2": HOLDER}));

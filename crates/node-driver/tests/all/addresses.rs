@@ -75,7 +75,10 @@ async fn a_machine_gets_an_address_of_its_pool_and_gives_it_back() {
     assert_eq!(data["config"][1]["subnets"], json!([{"type": "dhcp"}]));
     for nic in 0..2 {
         let mac = &data["config"][nic]["mac_address"];
-        assert!(mac.as_str().is_some_and(|mac| mac.starts_with("02:")) && *mac == nics[nic]["macAddress"], "{data}");
+        assert!(
+            mac.as_str().is_some_and(|mac| mac.starts_with("02:")) && *mac == nics[nic]["macAddress"],
+            "{data}"
+        );
     }
     assert_ne!(nics[0]["macAddress"], nics[1]["macAddress"]);
 
@@ -86,7 +89,8 @@ async fn a_machine_gets_an_address_of_its_pool_and_gives_it_back() {
 
 fn cut(nth: u64, when: When) -> Rule {
     let mut rule = Rule::new(Answer::Delay(Duration::from_secs(3600)));
-    (rule.user, rule.resource, rule.verb) = (Some(USER.into()), Some("ippools".into()), Some("update".into()));
+    (rule.user, rule.resource, rule.verb) =
+        (Some(USER.into()), Some("ippools".into()), Some("update".into()));
     (rule.nth, rule.when) = (Some(nth), when);
     rule
 }
@@ -176,7 +180,9 @@ async fn the_address_of_a_vm_that_has_the_name_now_stays() {
     let store = tempfile::tempdir().unwrap();
     let driver = driver(&harvester, store.path(), 1);
     driver.create().await.unwrap();
-    harvester.patch(&vm_path(), &json!({"metadata": {"labels": {"harvesterhci.io/creator": "somebody"}}})).await;
+    harvester
+        .patch(&vm_path(), &json!({"metadata": {"labels": {"harvesterhci.io/creator": "somebody"}}}))
+        .await;
     let error = driver.remove().await.unwrap_err().to_string();
     assert!(error.contains("was not made by the node driver"), "{error}");
     assert_eq!(allocated(&harvester).await, json!({"192.0.2.2": holder()}));
@@ -234,7 +240,10 @@ async fn a_record_that_cannot_be_released_is_named_and_the_next_removal_releases
     driver.create().await.unwrap();
     harvester.server.faults().add(refused("update", "ippools", 403));
     let error = driver.remove().await.unwrap_err().to_string();
-    assert!(harvester.vm().await.is_null() && error.contains("loadbalancer.harvesterhci.io/manuallyReleaseIP"), "{error}");
+    assert!(
+        harvester.vm().await.is_null() && error.contains("loadbalancer.harvesterhci.io/manuallyReleaseIP"),
+        "{error}"
+    );
     harvester.server.faults().clear();
     driver.remove().await.unwrap();
     assert!(allocated(&harvester).await.is_null());
@@ -255,7 +264,8 @@ async fn a_vm_of_an_earlier_attempt_whose_record_is_lost_gets_no_other_address()
 async fn the_stored_configuration_names_the_pool_and_is_upstreams_where_there_is_none() {
     let harvester = harvester().await;
     let store = tempfile::tempdir().unwrap();
-    let json: Value = serde_json::from_slice(&driver(&harvester, store.path(), 1).config().to_json()).unwrap();
+    let json: Value =
+        serde_json::from_slice(&driver(&harvester, store.path(), 1).config().to_json()).unwrap();
     let nics = &json["NetworkInfo"]["interfaces"];
     assert_eq!((&nics[0]["ipPool"], &nics[0]["nameservers"]), (&json!("edge"), &json!(["192.0.2.53"])));
     assert_eq!(

@@ -10,15 +10,24 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{LAST, user_data};
+use crate::{
+    network_data::{self, Placed},
+    pools::Lease,
+};
 
 /// cloud-init cannot be imported.
 const MISSING: i32 = 3;
-const HELP: &str = "no cloud-init for the node driver's user data: run tests/cloud-init/install.sh";
+const HELP: &str = "no cloud-init for the node driver's data: run tests/cloud-init/install.sh";
 
 /// The parts, and the configuration that cloud-init merges; none without Python and cloud-init, which is told on standard
 /// error.
 fn read_by_cloud_init(user_data: &str) -> Option<Value> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/cloud-init/user_data.py");
+    told_by("user_data.py", user_data)
+}
+
+/// What a script prints that lets cloud-init read the text.
+fn told_by(script: &str, text: &str) -> Option<Value> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/cloud-init").join(script);
     let mut python = Command::new("python3");
     python.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     if let Some(cache) = outside_tools::cache() {
@@ -28,7 +37,7 @@ fn read_by_cloud_init(user_data: &str) -> Option<Value> {
     let read = python.spawn().ok().map(|mut child| {
         let mut input = child.stdin.take().unwrap();
         // Python ends before it reads where cloud-init is missing
-        input.write_all(user_data.as_bytes()).ok();
+        input.write_all(text.as_bytes()).ok();
         drop(input);
         child.wait_with_output().unwrap()
     });
@@ -38,7 +47,7 @@ fn read_by_cloud_init(user_data: &str) -> Option<Value> {
         writeln!(std::io::stderr(), "skipped: {HELP}").unwrap();
         return None;
     };
-    assert!(output.status.success(), "{}\n{user_data}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}\n{text}", String::from_utf8_lossy(&output.stderr));
     Some(serde_json::from_slice(&output.stdout).unwrap())
 }
 
@@ -104,4 +113,22 @@ fn one_document_is_read_as_it_was_merged() {
     assert_eq!(read["config"]["runcmd"], json!([["echo", "ü"], install()]));
     assert_eq!(read["config"]["packages"], json!(["qemu-guest-agent"]));
     assert_eq!(read["config"]["hostname"], "demo-1");
+}
+
+#[test]
+fn a_guest_has_the_static_address_of_its_network_data_on_the_nic_of_that_mac() {
+    let lease = Lease { address: "192.0.2.9/24".to_owned(), gateway: Some("192.0.2.1".to_owned()) };
+    let servers = [[192, 0, 2, 53].into()];
+    let data = network_data::of(&[
+        Placed { mac: "02:00:00:00:00:0a", lease: Some(&lease), nameservers: &servers },
+        Placed { mac: "02:00:00:00:00:0b", lease: None, nameservers: &[] },
+    ]);
+    let Some(read) = told_by("network_data.py", &data) else { return };
+    let nics = &read["network"]["ethernets"];
+    assert_eq!(nics["eth0"]["match"]["macaddress"], "02:00:00:00:00:0a");
+    assert_eq!(nics["eth0"]["addresses"], json!(["192.0.2.9/24"]));
+    assert_eq!(nics["eth0"]["nameservers"]["addresses"], json!(["192.0.2.53"]));
+    // the key depends on the release of cloud-init
+    assert!(nics["eth0"].to_string().contains("192.0.2.1\""), "{read}");
+    assert_eq!(nics["eth1"]["dhcp4"], true);
 }

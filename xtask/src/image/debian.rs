@@ -218,6 +218,13 @@ fn prune(root: &Path) -> Result<()> {
             fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
         }
     }
+    // tables of other encodings than UTF-8, in a folder that is called after the architecture
+    for triplet in fs::read_dir(root.join("usr/lib"))? {
+        let tables = triplet?.path().join("gconv");
+        if tables.is_dir() {
+            fs::remove_dir_all(&tables).with_context(|| format!("remove {}", tables.display()))?;
+        }
+    }
     let doc = root.join("usr/share/doc");
     for package in fs::read_dir(&doc).into_iter().flatten() {
         let package = package?.path();

@@ -7,7 +7,7 @@ const NOW: i64 = 1_767_225_600;
 const ASKING: Asking<'static> = Asking { holder: HOLDER, now: NOW };
 
 /// A pool with records, each with its writer.
-fn pool(name: &str, spec: Value, records: &[(&str, &str, &str)]) -> DynamicObject {
+fn pool(name: &str, spec: &Value, records: &[(&str, &str, &str)]) -> DynamicObject {
     let allocated: serde_json::Map<String, Value> =
         records.iter().map(|(address, holder, _)| ((*address).to_owned(), json!(holder))).collect();
     let owner = |(address, _, manager): &(&str, &str, &str)| {
@@ -30,7 +30,7 @@ fn ranges(subnet: &str) -> Value {
 }
 
 fn edge(records: &[(&str, &str, &str)]) -> DynamicObject {
-    pool("edge", ranges("192.0.2.0/29"), records)
+    pool("edge", &ranges("192.0.2.0/29"), records)
 }
 
 fn allocated(pool: &DynamicObject) -> &Value {
@@ -81,7 +81,7 @@ fn an_address_that_another_program_recorded_under_the_name_is_neither_taken_nor_
 #[test]
 fn an_address_that_another_pool_records_is_passed_over() {
     let other =
-        pool("lab", ranges("198.51.100.0/24"), &[("192.0.2.2", "shop/web", "harvester-load-balancer")]);
+        pool("lab", &ranges("198.51.100.0/24"), &[("192.0.2.2", "shop/web", "harvester-load-balancer")]);
     let claimed = claim(&edge(&[]), &[other], ASKING).unwrap();
     assert_eq!(claimed.lease.address, "192.0.2.3/29");
 }
@@ -95,14 +95,14 @@ fn an_address_that_another_pool_records_is_passed_over() {
     "edge gives no more to namespace shop: its quota of 1 is used up")]
 #[case::subnet_of_one(json!({"ranges": [{"subnet": "192.0.2.7/32"}]}), "give the range the subnet of its network")]
 fn a_pool_that_gives_nothing_says_why(#[case] spec: Value, #[case] part: &str) {
-    let pool = pool("edge", spec, &[("198.51.100.1", "shop/web", "harvester-load-balancer")]);
+    let pool = pool("edge", &spec, &[("198.51.100.1", "shop/web", "harvester-load-balancer")]);
     let fault = claim(&pool, &[], ASKING).unwrap_err();
     assert!(fault.contains(part), "{fault}");
 }
 
 #[test]
 fn a_pool_that_an_older_one_overlaps_gives_nothing_new_and_keeps_what_it_gave() {
-    let older = pool("older", ranges("192.0.2.0/28"), &[]);
+    let older = pool("older", &ranges("192.0.2.0/28"), &[]);
     let fault = claim(&edge(&[]), std::slice::from_ref(&older), ASKING).unwrap_err();
     assert!(fault.contains("its ranges overlap those of an older pool"), "{fault}");
     let kept = claim(&edge(&[("192.0.2.4", HOLDER, MANAGER)]), &[older], ASKING).unwrap();
@@ -115,7 +115,7 @@ fn a_released_address_rests_and_comes_back_to_its_machine_alone() {
     spec["quarantineSeconds"] = json!(600);
     let held = pool(
         "edge",
-        spec,
+        &spec,
         &[("192.0.2.2", HOLDER, MANAGER), ("192.0.2.3", "shop/web", "harvester-load-balancer")],
     );
     let free = release(&held, ASKING).unwrap().unwrap();

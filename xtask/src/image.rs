@@ -76,6 +76,15 @@ impl Arch {
         }
     }
 
+    /// Whether an ELF file is for it.
+    fn is_of(self, elf: &[u8]) -> bool {
+        let machine: u16 = match self {
+            Self::Amd64 => 62,
+            Self::Arm64 => 183,
+        };
+        elf.get(0x12..0x14) == Some(&machine.to_le_bytes())
+    }
+
     fn is_own(self) -> bool {
         package_driver::is_own(self.target())
     }
@@ -159,6 +168,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         };
         let content = fs::read(&program).with_context(|| format!("read {}", program.display()))?;
         ensure!(is_static(&content), "{} needs a loader, and the image has none", program.display());
+        ensure!(arch.is_of(&content), "{} is no program for {}", program.display(), arch.name());
         for (image, platforms) in IMAGES.iter().zip(&mut made) {
             let root = stage(image, arch, &program)?;
             let layout = Layout::open(&layout_of(image.name), platforms.is_empty())?;
@@ -320,6 +330,14 @@ mod tests {
                 image.name
             );
         }
+    }
+
+    #[test]
+    fn a_program_for_another_architecture_is_refused() {
+        let mut elf = vec![0; 0x40];
+        elf[0x12] = 183;
+        assert!(Arch::Arm64.is_of(&elf) && !Arch::Amd64.is_of(&elf));
+        assert!(!Arch::Arm64.is_of(&elf[..0x13]), "cut off");
     }
 
     #[test]

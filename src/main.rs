@@ -25,6 +25,7 @@ Parts, also chosen by the name of the program:
   cloud-config inspect [FILE]                                 what such a kubeconfig is good for
   explain service NAMESPACE/NAME                              why a Service has its address, or has none
   doctor                                                      what of both clusters is in order, and what is not
+  orphans                                                     what clusters and Services that are gone left on Harvester
   dashboard                                                   a page that shows pools and load balancers as they change
   sandbox                                                     two simulated clusters on this machine, to try it all
 
@@ -42,6 +43,7 @@ enum Part {
     CloudConfig,
     Explain,
     Doctor,
+    Orphans,
     Dashboard,
     Sandbox,
 }
@@ -71,6 +73,7 @@ impl Part {
             "cloud-config" => Some(Self::CloudConfig),
             "explain" => Some(Self::Explain),
             "doctor" => Some(Self::Doctor),
+            "orphans" => Some(Self::Orphans),
             "dashboard" => Some(Self::Dashboard),
             "sandbox" => Some(Self::Sandbox),
             _ => None,
@@ -111,6 +114,7 @@ fn main() -> ExitCode {
         Part::CloudConfig => credentials::cli::main(args),
         Part::Explain => diagnosis::cli::main(args),
         Part::Doctor => diagnosis::doctor::cli::main(args),
+        Part::Orphans => diagnosis::orphans::cli::main(args),
         Part::Dashboard => dashboard::cli::main(args),
         Part::Sandbox => sandbox(args),
     }

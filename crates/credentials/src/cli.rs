@@ -5,7 +5,7 @@
 
 use std::{
     ffi::OsString,
-    io::{self, Read as _, Write as _},
+    io::{self, Read as _},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -13,7 +13,10 @@ use std::{
 use cloud_config::{CloudConfig, Local, Options};
 use jiff::SignedDuration;
 use kube::config::Kubeconfig;
-use program::flags::{Flag, FlagType, Reader, Table};
+use program::{
+    complain, failed,
+    flags::{Flag, Reader, Table},
+};
 
 use crate::{
     generate::{Administrator, Run, is_said_on_stdout},
@@ -139,7 +142,7 @@ struct Generate {
 }
 
 fn generate(args: Vec<String>) -> ExitCode {
-    let (words, flags) = split(&GENERATE, args);
+    let (words, flags) = GENERATE.split(args);
     if let Some(text) = program::asked_for(&GENERATE, env!("CARGO_PKG_VERSION"), &flags) {
         return program::show(&text);
     }
@@ -215,7 +218,7 @@ impl Generate {
 }
 
 fn inspect(args: Vec<String>) -> ExitCode {
-    let (words, flags) = split(&INSPECT, args);
+    let (words, flags) = INSPECT.split(args);
     if let Some(text) = program::asked_for(&INSPECT, env!("CARGO_PKG_VERSION"), &flags) {
         return program::show(&text);
     }
@@ -267,7 +270,7 @@ fn show_report(report: &Report, json: bool) -> ExitCode {
 }
 
 fn rotate(args: Vec<String>) -> ExitCode {
-    let (words, flags) = split(&ROTATE, args);
+    let (words, flags) = ROTATE.split(args);
     if let Some(text) = program::asked_for(&ROTATE, env!("CARGO_PKG_VERSION"), &flags) {
         return program::show(&text);
     }
@@ -367,38 +370,10 @@ fn administrators(given: Option<&str>) -> Result<Kubeconfig, String> {
     }
 }
 
-/// The words, and the flags with their values.
-fn split(table: &Table, args: Vec<String>) -> (Vec<String>, Vec<String>) {
-    let (mut words, mut flags) = (Vec::new(), Vec::new());
-    let mut args = args.into_iter();
-    while let Some(arg) = args.next() {
-        let Some(name) = arg.strip_prefix('-').map(|name| name.trim_start_matches('-')) else {
-            words.push(arg);
-            continue;
-        };
-        let has_value = table.find(name).is_some_and(|flag| flag.flag_type == FlagType::Value);
-        flags.push(arg);
-        if has_value {
-            flags.extend(args.next());
-        }
-    }
-    (words, flags)
-}
-
 fn refuse(faults: &[String], command: &str) -> ExitCode {
     faults.iter().for_each(|fault| complain(fault));
     complain(&format!("see cloud-config {command} --help"));
     ExitCode::from(WRONG_ARGUMENTS)
-}
-
-fn complain(text: &str) {
-    // a parent that is gone is no reason to panic
-    writeln!(io::stderr(), "{text}").ok();
-}
-
-fn failed(why: &str) -> ExitCode {
-    complain(why);
-    ExitCode::FAILURE
 }
 
 #[cfg(test)]
@@ -418,7 +393,7 @@ mod tests {
     }
 
     fn read(args: &[&str]) -> Result<Generate, Vec<String>> {
-        let (words, flags) = split(&GENERATE, args.iter().map(|arg| (*arg).to_owned()).collect());
+        let (words, flags) = GENERATE.split(args.iter().map(|arg| (*arg).to_owned()));
         Generate::from(&words, GENERATE.read(&flags, |_| None))
     }
 

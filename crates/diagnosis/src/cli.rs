@@ -3,25 +3,55 @@
 //! Exit codes: 0 the Service is explained, also while it waits; 1 the guest cluster cannot be read, or a kubeconfig; 2 wrong
 //! arguments; 3 there is no such Service.
 
-use std::{
-    ffi::OsString,
-    io::{self, Write as _},
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
 use cloud_config::{CloudConfig, Connection, Local};
 use cloud_controller_manager::cli::rules;
 use controller_kit::ObjectKey;
 use load_balancer::PoolChoice;
-use program::flags::{Flag, FlagType, Reader, Table};
+use program::{
+    complain, failed,
+    flags::{Flag, Reader, Table},
+};
 
 use crate::{Assumed, Clusters, Error, explain, render};
 
 /// Name in usage texts and in the User-Agent.
 pub const PROGRAM: &str = "harvester-cloud-provider";
 const NO_SUCH_SERVICE: u8 = 3;
-pub(crate) const WRONG_ARGUMENTS: u8 = 2;
+const WRONG_ARGUMENTS: u8 = 2;
+
+/// Flags of all programs that look at both clusters.
+pub(crate) const GUEST: Flag =
+    Flag::value("kubeconfig", "FILE", "guest cluster; else the variable KUBECONFIG, else the pod's service account");
+pub(crate) const CLOUD_CONFIG: Flag = Flag::value(
+    "cloud-config",
+    "PATH",
+    "kubeconfig for Harvester, the cloud-config or one that may read more; else it is looked for where the cloud \
+     controller manager looks",
+);
+pub(crate) const NAMESPACE: Flag = Flag::value(
+    "harvester-namespace",
+    "NAMESPACE",
+    "namespace of the guest cluster in Harvester; else that of the cloud-config's context",
+);
+pub(crate) const OUTPUT: Flag = Flag::value("output", "FORMAT", "text or json").default("text");
+
+/// Whether [`OUTPUT`] is json.
+pub(crate) fn is_json(reader: &mut Reader<'_>) -> bool {
+    reader.read("output", false, |text| match text {
+        "text" => Ok(false),
+        "json" => Ok(true),
+        _ => Err(format!("{text:?}: use text or json")),
+    })
+}
+
+/// Tells each fault of a command line.
+pub(crate) fn refuse(faults: &[String]) -> ExitCode {
+    faults.iter().for_each(|fault| complain(fault));
+    complain("see --help");
+    ExitCode::from(WRONG_ARGUMENTS)
+}
 
 /// The flags.
 pub const FLAGS: Table = Table {
@@ -29,23 +59,10 @@ pub const FLAGS: Table = Table {
     about: "Explains what is decided about one Service of type LoadBalancer, by which rule, and what would change it. \
             Writes nothing.",
     flags: &[
-        Flag::value(
-            "kubeconfig",
-            "FILE",
-            "guest cluster; else the variable KUBECONFIG, else the pod's service account",
-        ),
-        Flag::value(
-            "cloud-config",
-            "PATH",
-            "kubeconfig for Harvester, the cloud-config or one that may also list ippools; else it is looked for where \
-             the cloud controller manager looks",
-        ),
-        Flag::value(
-            "harvester-namespace",
-            "NAMESPACE",
-            "namespace of the guest cluster in Harvester; else that of the cloud-config's context",
-        ),
-        Flag::value("output", "FORMAT", "text or json").default("text"),
+        GUEST,
+        CLOUD_CONFIG,
+        NAMESPACE,
+        OUTPUT,
         Flag::value("cluster-name", "NAME", "as the cloud controller manager has it").default("kubernetes"),
         Flag::value("data-path", "PATH", "as the cloud controller manager has it").default("guest"),
         Flag::value("allowed-data-paths", "LIST", "as the cloud controller manager has it")
@@ -74,17 +91,13 @@ struct Options {
 
 /// Runs the program; `args` begins with its name.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let (words, flags) = split(program::words(args));
+    let (words, flags) = FLAGS.split(program::words(args));
     if let Some(text) = program::asked_for(&FLAGS, env!("CARGO_PKG_VERSION"), &flags) {
         return program::show(&text);
     }
     let options = match Options::from(&words, FLAGS.read(&flags, |name| std::env::var(name).ok())) {
         Ok(options) => options,
-        Err(faults) => {
-            faults.iter().for_each(|fault| complain(fault));
-            complain("see --help");
-            return ExitCode::from(WRONG_ARGUMENTS);
-        }
+        Err(faults) => return refuse(&faults),
     };
     let json = options.json;
     let outcome = program::run(|process| async move { run(options, process.clock.now()).await });
@@ -171,11 +184,7 @@ impl Options {
             kubeconfig: reader.text("kubeconfig").map(PathBuf::from),
             cloud_config: reader.text("cloud-config").map(PathBuf::from),
             namespace: reader.text("harvester-namespace"),
-            json: reader.read("output", false, |text| match text {
-                "text" => Ok(false),
-                "json" => Ok(true),
-                _ => Err(format!("{text:?}: use text or json")),
-            }),
+            json: is_json(&mut reader),
             assumed: Assumed {
                 rules: rules(&mut reader),
                 host_names: !reader.is_on("disable-hostname-lookup"),
@@ -208,34 +217,6 @@ fn service(text: &str) -> Result<ObjectKey, String> {
     }
 }
 
-/// The words, and the flags with their values.
-fn split(args: Vec<String>) -> (Vec<String>, Vec<String>) {
-    let (mut words, mut flags) = (Vec::new(), Vec::new());
-    let mut args = args.into_iter();
-    while let Some(arg) = args.next() {
-        let Some(name) = arg.strip_prefix('-').map(|name| name.trim_start_matches('-')) else {
-            words.push(arg);
-            continue;
-        };
-        let has_value = FLAGS.find(name).is_some_and(|flag| flag.flag_type == FlagType::Value);
-        flags.push(arg);
-        if has_value {
-            flags.extend(args.next());
-        }
-    }
-    (words, flags)
-}
-
-pub(crate) fn complain(text: &str) {
-    // a parent that is gone is no reason to panic
-    writeln!(io::stderr(), "{text}").ok();
-}
-
-pub(crate) fn failed(why: &str) -> ExitCode {
-    complain(why);
-    ExitCode::FAILURE
-}
-
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
@@ -243,7 +224,7 @@ mod tests {
     use super::*;
 
     fn options(args: &[&str]) -> Result<Options, Vec<String>> {
-        let (words, flags) = split(args.iter().map(|arg| (*arg).to_owned()).collect());
+        let (words, flags) = FLAGS.split(args.iter().map(|arg| (*arg).to_owned()));
         Options::from(&words, FLAGS.read(&flags, |_| None))
     }
 

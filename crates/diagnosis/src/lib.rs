@@ -12,7 +12,7 @@
 //! * `explain`: a pure function from what was read to the [`report`]; `headline` is its first sentence.
 //! * `text` prints the report for people; as JSON it is the shape that [`report`] documents.
 //!
-//! [`doctor`] looks at both clusters instead of at one Service.
+//! [`doctor`] looks at both clusters instead of at one Service; [`orphans`] at what is left behind on Harvester.
 //!
 //! There is no second copy of a rule here: the crate calls the decisions of the cloud controller manager, of its service
 //! controller and of the load balancer.
@@ -24,6 +24,7 @@ pub mod cli;
 pub mod doctor;
 mod explain;
 mod headline;
+pub mod orphans;
 mod read;
 pub mod report;
 mod text;

@@ -25,6 +25,6 @@ pub mod text;
 
 pub use clock::Clock;
 #[cfg(feature = "process")]
-pub use runtime::{Process, asked_for, main, run, show, words};
+pub use runtime::{Process, asked_for, main, run, show, words, complain, failed};
 pub use subscribers::Subscribers;
 pub use task_group::TaskGroup;

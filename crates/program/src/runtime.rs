@@ -109,6 +109,18 @@ pub fn show(text: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Says it on the error output.
+pub fn complain(text: &str) {
+    // a parent that is gone is no reason to panic
+    writeln!(io::stderr(), "{text}").ok();
+}
+
+/// Says why the program fails.
+pub fn failed(why: &str) -> ExitCode {
+    complain(why);
+    ExitCode::FAILURE
+}
+
 #[cfg(test)]
 mod tests {
     use std::{sync::mpsc, thread, time::Duration};

@@ -5,37 +5,23 @@
 use std::{ffi::OsString, fmt::Write as _, io::IsTerminal as _, path::PathBuf, process::ExitCode};
 
 use cloud_config::{CloudConfig, Local};
-use program::flags::{Flag, Table};
+use program::{
+    failed,
+    flags::{Flag, Table},
+};
 
-use super::{CHECKS, Finding, Occasion, Verdict, examine, read, render};
-use crate::cli::{PROGRAM, WRONG_ARGUMENTS, complain, failed};
+use super::{CHECKS, Finding, Verdict, examine, read, render};
+use crate::cli::{CLOUD_CONFIG, GUEST, OUTPUT, PROGRAM, is_json, refuse};
 
 /// The flags.
 pub const FLAGS: Table = Table {
     program: "harvester-cloud-provider doctor",
-    about: "Looks at both clusters and says in one line each what is in order, what is not, and what mends it. Stores nothing.",
+    about: "Looks at both clusters and says in one line each what is in order, what is not, and what mends it. Stores \
+            nothing.",
     flags: &[
-        Flag::value(
-            "kubeconfig",
-            "FILE",
-            "guest cluster; else the variable KUBECONFIG, else the pod's service account",
-        ),
-        Flag::value(
-            "cloud-config",
-            "PATH",
-            "kubeconfig for Harvester, whose rights are looked at; else it is looked for where the cloud controller manager looks",
-        ),
-        Flag::value(
-            "rancher-credential",
-            "FILE",
-            "kubeconfig of the cloud credential by which Rancher makes machines; without it that is not looked at",
-        ),
-        Flag::switch(
-            "before-upgrade",
-            "looks at what must be so before these programs replace the Go ones, too",
-        ),
-        Flag::switch("before-rollback", "looks at what must be so before the Go programs replace these, too"),
-        Flag::value("output", "FORMAT", "text or json").default("text"),
+        GUEST,
+        CLOUD_CONFIG,
+        OUTPUT,
         Flag::switch("list", "names every check and what it looks at, and asks nobody"),
     ],
 };
@@ -49,18 +35,10 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut reader = FLAGS.read(&args, |name| std::env::var(name).ok());
     let kubeconfig = reader.text("kubeconfig").map(PathBuf::from);
     let cloud_config = reader.text("cloud-config").map(PathBuf::from);
-    let rancher = reader.text("rancher-credential").map(PathBuf::from);
-    let replaced = [reader.is_on("before-upgrade"), reader.is_on("before-rollback")];
-    let json = reader.read("output", false, |text| match text {
-        "text" => Ok(false),
-        "json" => Ok(true),
-        _ => Err(format!("{text:?}: use text or json")),
-    });
+    let json = is_json(&mut reader);
     let is_list = reader.is_on("list");
     if let Err(faults) = reader.finish(()) {
-        faults.iter().for_each(|fault| complain(fault));
-        complain("see --help");
-        return ExitCode::from(WRONG_ARGUMENTS);
+        return refuse(&faults);
     }
     let occasion = match replaced {
         [false, false] => Occasion::Daily,

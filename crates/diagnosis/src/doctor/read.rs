@@ -183,7 +183,7 @@ pub async fn read_with(
     Facts { now, guest, config, rancher: None, harvester, guest_time, harvester_time, rights, trial }
 }
 
-async fn cluster(client: &Client, paths: Vec<String>) -> Cluster {
+pub(crate) async fn cluster(client: &Client, paths: Vec<String>) -> Cluster {
     let answers = join_all(paths.iter().map(|path| get(client, path))).await;
     Cluster { answers: paths.into_iter().zip(answers).collect() }
 }

@@ -26,6 +26,24 @@ impl Given {
 }
 
 impl Table {
+    /// The words of a command line, and its flags with their values: words may stand before, between and after flags.
+    pub fn split(&self, args: impl IntoIterator<Item = String>) -> (Vec<String>, Vec<String>) {
+        let (mut words, mut flags) = (Vec::new(), Vec::new());
+        let mut args = args.into_iter();
+        while let Some(arg) = args.next() {
+            let Some(name) = arg.strip_prefix('-').map(|name| name.trim_start_matches('-')) else {
+                words.push(arg);
+                continue;
+            };
+            let has_value = self.find(name).is_some_and(|flag| flag.flag_type == FlagType::Value);
+            flags.push(arg);
+            if has_value {
+                flags.extend(args.next());
+            }
+        }
+        (words, flags)
+    }
+
     /// Reads the arguments after the program's name: what was given, and a sentence for each that cannot be read.
     pub fn parse(&self, args: &[String]) -> (Given, Vec<String>) {
         let (mut given, mut faults) = (Given::default(), Vec::new());

@@ -127,3 +127,12 @@ fn help_and_document_list_every_flag_with_what_it_means() {
         "{document}"
     );
 }
+
+#[test]
+fn words_are_told_from_the_values_of_flags() {
+    let args = ["--port", "80", "generate", "--debug", "demo", "--cluster-name=x", "vms", "--nope", "y"];
+    let (given, flags) = TABLE.split(words(&args));
+    assert_eq!(given, ["generate", "demo", "vms", "y"]);
+    assert_eq!(flags, ["--port", "80", "--debug", "--cluster-name=x", "--nope"]);
+    assert_eq!(TABLE.split(words(&["--port"])).1, ["--port"]);
+}

@@ -1,0 +1,151 @@
+//! `orphans`: what guest clusters and Services that are gone left in one namespace of Harvester.
+//!
+//! ```text
+//! Harvester, then guest ──► read ──► Facts ──► decide ──► Report ──► table, or questions ──► read and decide anew ──► DELETE
+//! ```
+//! * Harvester is read before the guest cluster: whatever was made for a Service meanwhile has its Service in the lists.
+//! * `decide` is a pure function of what was read. Whatever a living cluster may use is none of its orphans, and what
+//!   cannot be read counts as living.
+//! * Proof of whose an object is: the annotation with the guest cluster's UID, or the cluster's name on it, where that
+//!   name is on the VirtualMachines whose UIDs the Nodes have as their provider IDs, and on no other one.
+//! * `delete` asks, writes down what it deletes, decides again, and deletes what is still the same object.
+
+pub mod cli;
+mod decide;
+pub mod delete;
+pub mod facts;
+mod volumes;
+
+use serde::Serialize;
+use serde_json::Value;
+
+pub use decide::decide;
+
+/// The kinds that are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum Kind {
+    LoadBalancer,
+    /// An address that a pool records for nobody.
+    PoolRecord,
+    PersistentVolumeClaim,
+    VirtualMachine,
+    VirtualMachineInstance,
+}
+
+impl Kind {
+    fn word(self) -> &'static str {
+        match self {
+            Self::LoadBalancer => "LoadBalancer",
+            Self::PoolRecord => "PoolRecord",
+            Self::PersistentVolumeClaim => "PersistentVolumeClaim",
+            Self::VirtualMachine => "VirtualMachine",
+            Self::VirtualMachineInstance => "VirtualMachineInstance",
+        }
+    }
+}
+
+/// How an orphan is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Deletion {
+    /// It is proved to be of this guest cluster: one question for all of these.
+    Asked,
+    /// Its name must be typed.
+    Typed,
+    /// This program does not delete it; `next` says what does.
+    ByHand,
+}
+
+/// Something that was left behind. Fields may be added to the JSON; none is renamed or taken away.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Orphan {
+    pub kind: Kind,
+    /// Of the object that holds it, for a record the pool's, which has none.
+    pub namespace: Option<String>,
+    /// Of a record the pool and the address.
+    pub name: String,
+    /// The guest cluster that it was made for, as far as it says.
+    pub of: String,
+    pub delete: Deletion,
+    /// Why nobody needs it.
+    pub sentence: String,
+    /// The next step, where `--delete` does not take it.
+    pub next: Option<String>,
+    /// As it was read.
+    #[serde(skip)]
+    pub object: Value,
+}
+
+/// Something that looks left behind, and that somebody may need.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Kept {
+    pub kind: Kind,
+    pub name: String,
+    pub why: String,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    pub orphans: Vec<Orphan>,
+    pub kept: Vec<Kept>,
+    /// Lists that could not be read: what they would show counts as living.
+    pub not_read: Vec<String>,
+}
+
+/// So many lines of a kind are shown; JSON has all.
+const ROWS: usize = 40;
+
+/// The report for people.
+pub fn render(report: &Report) -> String {
+    let mut text = String::new();
+    if report.orphans.is_empty() {
+        text.push_str("Nothing was found that is left behind.\n");
+    } else {
+        let rows = report.orphans.iter().map(|orphan| {
+            let how = match orphan.delete {
+                Deletion::Asked => "asks once",
+                Deletion::Typed => "by name",
+                Deletion::ByHand => "by hand",
+            };
+            [orphan.kind.word(), &orphan.name, &orphan.of, how, &orphan.sentence].map(str::to_owned)
+        });
+        text.push_str(&table(["KIND", "NAME", "CLUSTER", "DELETE", "BECAUSE"], rows.collect()));
+        for next in report.orphans.iter().filter_map(|orphan| orphan.next.as_ref()).take(ROWS) {
+            text.push_str(&format!("  → {next}\n"));
+        }
+    }
+    if !report.kept.is_empty() {
+        text.push_str("\nKept, because somebody may need it:\n");
+        let rows = report.kept.iter().map(|kept| [kept.kind.word(), &kept.name, &kept.why].map(str::to_owned));
+        text.push_str(&table(["KIND", "NAME", "BECAUSE"], rows.collect()));
+    }
+    for why in &report.not_read {
+        text.push_str(&format!("not read: {why}\n"));
+    }
+    text
+}
+
+fn table<const N: usize>(heads: [&str; N], mut rows: Vec<[String; N]>) -> String {
+    let more = rows.len().saturating_sub(ROWS);
+    rows.truncate(ROWS);
+    rows.insert(0, heads.map(str::to_owned));
+    let widths: [usize; N] = std::array::from_fn(|column| {
+        rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default()
+    });
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    let mut text: String = rows.iter().map(line).collect();
+    if more > 0 {
+        text.push_str(&format!("and {more} more: --output json has all\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! Which claims are volumes that nobody needs.
+
+use std::collections::BTreeSet;
+
+use csi_driver::volume::record;
+use harvester_api::{annotations, labels};
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use serde_json::Value;
+
+use super::{
+    Deletion, Kept, Kind, Orphan, Report,
+    decide::{Seen, is_deleted, is_past, items, label, name, text},
+    facts,
+};
+use crate::{doctor::read, explain::cut};
+
+/// The PersistentVolume of a younger claim may not be there yet.
+const YOUNG: SignedDuration = SignedDuration::from_hours(1);
+
+pub(super) fn decide(seen: &Seen<'_>, report: &mut Report) {
+    let namespace = &seen.facts.namespace;
+    let claims = seen.of_harvester(&facts::claims(namespace)).unwrap_or_default();
+    let claims: Vec<_> = claims.iter().filter(|claim| is_volume(claim) && !is_deleted(claim)).collect();
+    if claims.is_empty() {
+        return;
+    }
+    let used = used(seen);
+    for claim in claims {
+        let of = label(claim, labels::GUEST_CLUSTER);
+        let kind = Kind::PersistentVolumeClaim;
+        let why = match &used {
+            Ok(used) if used.contains(name(claim)) || is_owned(claim) => continue,
+            Err(why) => Some(why.clone()),
+            Ok(_) => hindrance(seen, claim, of),
+        };
+        if let Some(why) = why {
+            report.kept.push(Kept { kind, name: name(claim).to_owned(), why });
+            continue;
+        }
+        report.orphans.push(Orphan {
+            kind,
+            namespace: Some(namespace.clone()),
+            name: name(claim).to_owned(),
+            of: cut(of.unwrap_or("-")),
+            delete: Deletion::Typed,
+            sentence: "no PersistentVolume, VirtualMachine, Pod or snapshot names it".to_owned(),
+            next: None,
+            object: claim.clone(),
+        });
+    }
+}
+
+fn is_volume(claim: &Value) -> bool {
+    serde_json::from_value::<PersistentVolumeClaim>(claim.clone()).is_ok_and(|claim| record::is_volume(&claim))
+}
+
+fn is_owned(claim: &Value) -> bool {
+    let owners = claim["metadata"]["ownerReferences"].as_array();
+    let by_machines = claim["metadata"]["annotations"][annotations::OWNED_BY].as_str().unwrap_or_default();
+    owners.is_some_and(|owners| !owners.is_empty()) || !matches!(by_machines, "" | "[]" | "null")
+}
+
+/// Why a claim that no list names stays.
+fn hindrance(seen: &Seen<'_>, claim: &Value, of: Option<&str>) -> Option<String> {
+    if let Some(attached) = claim["metadata"]["annotations"][annotations::CSI_ATTACH].as_str() {
+        return Some(format!("the CSI driver says that it is in a machine: {}", cut(attached)));
+    }
+    if !is_past(claim, "/metadata/creationTimestamp", YOUNG, seen.facts.now) {
+        return Some("it is younger than an hour: its PersistentVolume may be on its way".to_owned());
+    }
+    // what the guest's own PersistentVolumes do not name is nobody's of that cluster
+    if of.is_some() && of == seen.cluster { None } else { seen.may_live(of) }
+}
+
+/// The names of claims that something names.
+fn used(seen: &Seen<'_>) -> Result<BTreeSet<String>, String> {
+    let namespace = &seen.facts.namespace;
+    let mut used = BTreeSet::new();
+    match items(&seen.facts.guest, facts::VOLUMES) {
+        Ok(volumes) => {
+            used.extend(volumes.iter().map(|volume| text(volume, "/spec/csi/volumeHandle").to_owned()));
+        }
+        // without its guest cluster a volume is nobody's only where no machine is
+        Err(why) if seen.may_live(None).is_some() => return Err(why),
+        Err(_) => {}
+    }
+    let machines = [(read::machines(namespace), "/spec/template/spec"), (read::instances(namespace), "/spec")];
+    for (path, spec) in machines.into_iter().chain([(facts::pods(namespace), "/spec")]) {
+        for object in seen.of_harvester(&path)? {
+            used.extend(of_volumes(object.pointer(spec).unwrap_or(&Value::Null)));
+            used.extend(of_templates(object));
+            let status = object["status"]["volumeStatus"].as_array().map(Vec::as_slice).unwrap_or_default();
+            used.extend(status.iter().map(|it| text(it, "/persistentVolumeClaimInfo/claimName").to_owned()));
+        }
+    }
+    for snapshot in seen.of_harvester(&facts::snapshots(namespace))? {
+        used.insert(text(snapshot, "/spec/source/persistentVolumeClaimName").to_owned());
+    }
+    // a copy that is still being made reads its source
+    for claim in seen.of_harvester(&facts::claims(namespace))? {
+        for source in ["/spec/dataSource", "/spec/dataSourceRef"] {
+            if text(claim, &format!("{source}/kind")) == "PersistentVolumeClaim"
+                && text(claim, "/status/phase") != "Bound"
+            {
+                used.insert(text(claim, &format!("{source}/name")).to_owned());
+            }
+        }
+    }
+    Ok(used)
+}
+
+fn of_volumes(spec: &Value) -> impl Iterator<Item = String> {
+    let volumes = spec["volumes"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let names = |volume: &Value| {
+        ["/persistentVolumeClaim/claimName", "/dataVolume/name"].map(|field| text(volume, field).to_owned())
+    };
+    volumes.iter().flat_map(names).collect::<Vec<_>>().into_iter()
+}
+
+/// Claims that Harvester makes for a machine, and names of those that it deletes with it.
+fn of_templates(machine: &Value) -> Vec<String> {
+    let annotations = &machine["metadata"]["annotations"];
+    let templates = annotations[annotations::CLAIM_TEMPLATES].as_str().unwrap_or_default();
+    let templates: Vec<Value> = serde_json::from_str(templates).unwrap_or_default();
+    templates.iter().map(|template| name(template).to_owned()).collect()
+}

@@ -17,6 +17,8 @@ use serde::Serialize;
 pub use checks::CHECKS;
 use facts::Facts;
 
+use crate::screen::Colour;
+
 /// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -122,17 +124,17 @@ pub fn examine(facts: &Facts, occasion: Occasion) -> Vec<Finding> {
 }
 
 /// A line for each finding, and its next step below.
-pub fn render(findings: &[Finding], in_colour: bool) -> String {
+pub fn render(findings: &[Finding], colour: Colour) -> String {
     let width = CHECKS.iter().map(|check| check.id.len()).max().unwrap_or_default();
     let line = |finding: &Finding| {
-        let (word, colour) = match finding.verdict {
+        let (word, code) = match finding.verdict {
             Verdict::Green => ("green", "32"),
             Verdict::Amber => ("amber", "33"),
             Verdict::Red => ("red", "31"),
             Verdict::NotAsked => ("not asked", "2"),
         };
         let word = format!("{word:<9}");
-        let word = if in_colour { format!("\u{1b}[{colour}m{word}\u{1b}[0m") } else { word };
+        let word = colour.paint(code, &word);
         let mend = finding.mend.iter().map(|mend| format!("{:width$}            → {mend}\n", ""));
         format!("{:<width$}  {word} {}\n{}", finding.id, finding.sentence, mend.collect::<String>())
     };
@@ -140,4 +142,4 @@ pub fn render(findings: &[Finding], in_colour: bool) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -12,7 +12,8 @@
 //! * `explain`: a pure function from what was read to the [`report`]; `headline` is its first sentence.
 //! * `text` prints the report for people; as JSON it is the shape that [`report`] documents.
 //!
-//! [`doctor`] looks at both clusters instead of at one Service; [`orphans`] at what is left behind on Harvester.
+//! [`doctor`] looks at both clusters instead of at one Service; [`orphans`] at what is left behind on Harvester;
+//! [`status`] shows both clusters on one screen.
 //!
 //! There is no second copy of a rule here: the crate calls the decisions of the cloud controller manager, of its service
 //! controller and of the load balancer.
@@ -27,6 +28,8 @@ mod headline;
 pub mod orphans;
 mod read;
 pub mod report;
+pub mod screen;
+pub mod status;
 mod text;
 
 pub use access::read_only;

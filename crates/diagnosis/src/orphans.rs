@@ -16,9 +16,12 @@ pub mod delete;
 pub mod facts;
 mod volumes;
 
+use std::fmt::Write as _;
+
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::screen::table;
 pub use decide::decide;
 
 /// The kinds that are looked at.
@@ -113,36 +116,18 @@ pub fn render(report: &Report) -> String {
             };
             [orphan.kind.word(), &orphan.name, &orphan.of, how, &orphan.sentence].map(str::to_owned)
         });
-        text.push_str(&table(["KIND", "NAME", "CLUSTER", "DELETE", "BECAUSE"], rows.collect()));
+        text.push_str(&table(["KIND", "NAME", "CLUSTER", "DELETE", "BECAUSE"], rows.collect(), ROWS));
         for next in report.orphans.iter().filter_map(|orphan| orphan.next.as_ref()).take(ROWS) {
-            text.push_str(&format!("  → {next}\n"));
+            writeln!(text, "  → {next}").expect("a String takes any text");
         }
     }
     if !report.kept.is_empty() {
         text.push_str("\nKept, because somebody may need it:\n");
         let rows = report.kept.iter().map(|kept| [kept.kind.word(), &kept.name, &kept.why].map(str::to_owned));
-        text.push_str(&table(["KIND", "NAME", "BECAUSE"], rows.collect()));
+        text.push_str(&table(["KIND", "NAME", "BECAUSE"], rows.collect(), ROWS));
     }
     for why in &report.not_read {
-        text.push_str(&format!("not read: {why}\n"));
-    }
-    text
-}
-
-fn table<const N: usize>(heads: [&str; N], mut rows: Vec<[String; N]>) -> String {
-    let more = rows.len().saturating_sub(ROWS);
-    rows.truncate(ROWS);
-    rows.insert(0, heads.map(str::to_owned));
-    let widths: [usize; N] = std::array::from_fn(|column| {
-        rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default()
-    });
-    let line = |row: &[String; N]| {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
-        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
-    };
-    let mut text: String = rows.iter().map(line).collect();
-    if more > 0 {
-        text.push_str(&format!("and {more} more: --output json has all\n"));
+        writeln!(text, "not read: {why}").expect("a String takes any text");
     }
     text
 }

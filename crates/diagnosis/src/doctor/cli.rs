@@ -2,7 +2,7 @@
 //!
 //! Exit codes: 0 nothing is red; 1 something is, or a kubeconfig is of no use; 2 wrong arguments.
 
-use std::{ffi::OsString, fmt::Write as _, io::IsTerminal as _, path::PathBuf, process::ExitCode};
+use std::{ffi::OsString, fmt::Write as _, path::PathBuf, process::ExitCode};
 
 use cloud_config::{CloudConfig, Local};
 use program::{
@@ -11,7 +11,10 @@ use program::{
 };
 
 use super::{CHECKS, Finding, Verdict, examine, read, render};
-use crate::cli::{CLOUD_CONFIG, GUEST, OUTPUT, PROGRAM, is_json, refuse};
+use crate::{
+    cli::{CLOUD_CONFIG, GUEST, OUTPUT, PROGRAM, is_json, refuse},
+    screen::Colour,
+};
 
 /// The flags.
 pub const FLAGS: Table = Table {
@@ -81,7 +84,7 @@ fn show(findings: &[Finding], json: bool) -> ExitCode {
             Err(error) => return failed(&error.to_string()),
         }
     } else {
-        render(findings, std::io::stdout().is_terminal())
+        render(findings, Colour::of_stdout())
     };
     let shown = program::show(&text);
     if findings.iter().any(|finding| finding.verdict == Verdict::Red) { ExitCode::FAILURE } else { shown }

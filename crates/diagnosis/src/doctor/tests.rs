@@ -41,7 +41,7 @@ fn machine(name: &str, uid: &str, claim: &str) -> Value {
 }
 
 /// Two clusters that are in order, with storage, a Service that kube-vip announces and one with DHCP.
-fn healthy() -> Facts {
+pub(crate) fn healthy() -> Facts {
     let csi = names::CSI_DRIVER;
     let node = json!({"metadata": {"name": "blue-1", "annotations": {"projectcalico.org/IPv4Address": "10.0.0.1/24"}},
         "spec": {"providerID": "harvester://uid-1"}});
@@ -537,11 +537,11 @@ fn a_check_needs_only_those_that_stand_before_it_and_each_id_is_there_once() {
 fn each_finding_is_one_line_and_its_next_step_another() {
     let mut facts = healthy();
     facts.config = Err("no cloud-config found".to_owned());
-    let findings = examine(&facts, Occasion::Daily);
-    let text = render(&findings, false);
-    assert_eq!(text.lines().count(), findings.len() + 1);
+    let findings = examine(&facts);
+    let text = render(&findings, Colour(false));
+    assert_eq!(text.lines().count(), CHECKS.len() + 1);
     assert!(text.contains("cloud-config           red       no cloud-config found\n"), "{text}");
-    assert!(!text.contains('\u{1b}') && render(&findings, true).contains('\u{1b}'));
+    assert!(!text.contains('\u{1b}') && render(&findings, Colour(true)).contains('\u{1b}'));
 }
 
 #[test]

@@ -111,7 +111,7 @@ impl<'a> Seen<'a> {
         });
         let ids: BTreeSet<_> = ids.collect();
         let machines = items(&facts.harvester, &read::machines(&facts.namespace));
-        let all = machines.as_deref().unwrap_or_default();
+        let all: &'a [Value] = machines.as_ref().copied().unwrap_or_default();
         let uids = all.iter().map(|machine| text(machine, "/metadata/uid"));
         let ours: BTreeSet<_> = uids.filter(|uid| ids.contains(uid)).collect();
         let is_ours = |machine: &Value| ours.contains(text(machine, "/metadata/uid"));

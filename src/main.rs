@@ -1,6 +1,8 @@
 //! One binary, all parts. The name by which it is called chooses the part, as in busybox, and a subcommand does the
 //! same; this file is that choice and nothing else.
 
+mod people;
+
 use std::{
     env,
     ffi::{OsStr, OsString},
@@ -26,9 +28,12 @@ Parts, also chosen by the name of the program:
   explain service NAMESPACE/NAME                              why a Service has its address, or has none
   doctor                                                      what of both clusters is in order, and what is not
   orphans                                                     what clusters and Services that are gone left on Harvester
+  status                                                      both clusters on one screen
   dashboard                                                   a page that shows pools and load balancers as they change
+  completion bash|zsh|fish                                    what a shell completes command lines with
   sandbox                                                     two simulated clusters on this machine, to try it all
 
+As kubectl-harvester (`kubectl harvester …`) it is status, explain, doctor, orphans, cloud-config, dashboard and completion.
 Every part explains its flags with --help. To see it work: harvester-cloud-provider sandbox
 ";
 
@@ -44,7 +49,13 @@ enum Part {
     Explain,
     Doctor,
     Orphans,
+    Status,
     Dashboard,
+    Completion,
+    /// What a shell asks.
+    Complete,
+    /// The plugin of kubectl.
+    Kubectl,
     Sandbox,
 }
 
@@ -59,8 +70,16 @@ impl Part {
             "harvester-load-balancer-webhook" => Self::LoadBalancerWebhook,
             "docker-machine-driver-harvester" => Self::NodeDriver,
             "harvester-csi-driver" => Self::CsiDriver,
+            people::PLUGIN => Self::Kubectl,
+            people::COMPLETER => Self::Complete,
             _ => Self::CloudControllerManager,
         }
+    }
+
+    /// Whether the plugin of kubectl has it.
+    fn is_for_people(self) -> bool {
+        use Part::{CloudConfig, Complete, Completion, Dashboard, Doctor, Explain, Orphans, Status};
+        matches!(self, CloudConfig | Complete | Completion | Dashboard | Doctor | Explain | Orphans | Status)
     }
 
     fn by_subcommand(word: &OsStr) -> Option<Self> {
@@ -74,6 +93,9 @@ impl Part {
             "explain" => Some(Self::Explain),
             "doctor" => Some(Self::Doctor),
             "orphans" => Some(Self::Orphans),
+            "status" => Some(Self::Status),
+            "completion" => Some(Self::Completion),
+            "__complete" => Some(Self::Complete),
             "dashboard" => Some(Self::Dashboard),
             "sandbox" => Some(Self::Sandbox),
             _ => None,
@@ -103,6 +125,16 @@ fn main() -> ExitCode {
             None => {}
         }
     }
+    if part == Part::Kubectl {
+        let word = args.get(1).cloned().unwrap_or_default();
+        match Part::by_subcommand(&word).filter(|part| part.is_for_people()) {
+            Some(chosen) => {
+                part = chosen;
+                args.remove(1);
+            }
+            None => return people::overview(&word),
+        }
+    }
     #[cfg(feature = "sandbox")]
     sandbox::end_with_parent();
     match part {
@@ -115,6 +147,10 @@ fn main() -> ExitCode {
         Part::Explain => diagnosis::cli::main(args),
         Part::Doctor => diagnosis::doctor::cli::main(args),
         Part::Orphans => diagnosis::orphans::cli::main(args),
+        Part::Status => diagnosis::status::cli::main(args),
+        Part::Completion => people::completion(&program, args),
+        Part::Complete => people::complete(args),
+        Part::Kubectl => people::overview(OsStr::new("")),
         Part::Dashboard => dashboard::cli::main(args),
         Part::Sandbox => sandbox(args),
     }
@@ -146,6 +182,15 @@ mod tests {
     }
 
     #[test]
+    fn the_plugin_of_kubectl_has_every_command_for_people_and_no_part_that_runs_for_ever_in_a_cluster() {
+        for command in people::COMMANDS {
+            let part = Part::by_subcommand(OsStr::new(command.words[0])).expect("a part");
+            assert!(part.is_for_people(), "{:?}", command.words);
+        }
+        assert!(!Part::LoadBalancer.is_for_people() && !Part::Sandbox.is_for_people());
+    }
+
+    #[test]
     fn the_name_of_the_program_chooses_the_part() {
         let part = |name: &str| Part::by_name(OsStr::new(name));
         assert_eq!(part("/usr/bin/harvester-load-balancer"), Part::LoadBalancer);
@@ -153,6 +198,8 @@ mod tests {
         assert_eq!(part("docker-machine-driver-harvester"), Part::NodeDriver);
         assert_eq!(part("/usr/bin/harvester-csi-driver-arm64"), Part::CsiDriver);
         assert_eq!(part("harvester-cloud-provider-amd64"), Part::CloudControllerManager);
+        assert_eq!(part("/root/.krew/bin/kubectl-harvester"), Part::Kubectl);
+        assert_eq!(part("kubectl_complete-harvester"), Part::Complete);
         assert_eq!(part("renamed"), Part::CloudControllerManager);
         assert_eq!(part(""), Part::CloudControllerManager);
     }

@@ -25,6 +25,7 @@ fn the_document_of_flags_is_what_the_programs_parse() {
         diagnosis::cli::FLAGS,
         diagnosis::doctor::cli::FLAGS,
         diagnosis::orphans::cli::FLAGS,
+        diagnosis::status::cli::FLAGS,
         dashboard::cli::FLAGS,
     ];
     let sections = tables.iter().map(|table| format!("\n{}", table.markdown()));

@@ -156,7 +156,8 @@ async fn run(options: Options, now: jiff::Timestamp) -> Result<crate::report::Re
         Err(why) => Err(why),
     };
     let clusters = Clusters { guest, guest_name, harvester };
-    Ok(Box::pin(explain(&clusters, assumed, &service, now)).await?)
+    let explained = Box::pin(explain(&clusters, assumed, &service, now));
+    Ok(program::progress("reading both clusters", explained).await?)
 }
 
 /// The sentence about a file that nobody named; about one that somebody named the error.

@@ -21,6 +21,7 @@
 //! value comes from the command line, else from the first environment variable that is not empty, else from the table.
 //! The reader names every fault, not only the first.
 
+pub mod complete;
 mod document;
 mod parse;
 mod reader;

@@ -13,6 +13,7 @@ pub mod logging;
 pub mod pod;
 #[cfg(feature = "process")]
 mod process_metrics;
+mod progress;
 #[cfg(feature = "process")]
 mod runtime;
 #[cfg(feature = "process")]
@@ -24,6 +25,7 @@ mod task_group;
 pub mod text;
 
 pub use clock::Clock;
+pub use progress::progress;
 #[cfg(feature = "process")]
 pub use runtime::{Process, asked_for, main, run, show, words, complain, failed};
 pub use subscribers::Subscribers;

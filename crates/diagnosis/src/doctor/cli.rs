@@ -61,14 +61,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         let guest = cloud_config::local(&Local { kubeconfig, master: None }, &settings)?;
         let config = cloud_config::find(cloud_config.as_deref()).and_then(|file| CloudConfig::read(&file));
         let config = config.as_ref().map_err(ToString::to_string);
-        let mut facts = read::read(&guest, config, &settings, process.clock.now()).await;
-        if let Some(file) = rancher {
-            facts.rancher = Some(match CloudConfig::read(&file) {
-                Ok(credential) => read::read_rancher(&credential, &settings).await,
-                Err(error) => Err(error.to_string()),
-            });
-        }
-        Ok::<_, cloud_config::Error>(examine(&facts, occasion))
+        let read = read::read(&guest, config, &settings, process.clock.now());
+        let facts = program::progress("reading both clusters", read).await;
+        Ok::<_, cloud_config::Error>(examine(&facts))
     });
     match outcome {
         Ok(Ok(findings)) => show(&findings, json),

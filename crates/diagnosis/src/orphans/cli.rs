@@ -108,7 +108,8 @@ impl Clusters {
     async fn report(&self, clock: &Clock) -> Report {
         let guest = self.guest.as_ref().map_err(Clone::clone);
         let harvester = read_only(self.harvester.clone());
-        decide(&facts::read_both(guest, &harvester, &self.namespace, clock.now()).await)
+        let read = facts::read_both(guest, &harvester, &self.namespace, clock.now());
+        decide(&program::progress("reading both clusters", read).await)
     }
 }
 
@@ -133,7 +134,8 @@ async fn run(asked: Asked, clock: Clock) -> Result<ExitCode, String> {
     }
     let again = clusters.report(&clock).await;
     write_undo(asked.undo, &chosen, &clock)?;
-    let outcomes = delete::delete(&clusters.harvester, &chosen, &again).await;
+    let deleted = delete::delete(&clusters.harvester, &chosen, &again);
+    let outcomes = program::progress("deleting", deleted).await;
     outcomes.iter().for_each(|outcome| drop(program::show(&format!("{}\n", outcome.sentence))));
     let all = outcomes.iter().all(|outcome| outcome.is_deleted);
     Ok(if all { read } else { ExitCode::FAILURE })

@@ -69,7 +69,8 @@ async fn run(
     let harvester = harvester.map(|connection| connection.client());
     let config = config.as_ref().map_err(ToString::to_string);
     let (is_terminal, colour) = (std::io::stdout().is_terminal(), Colour::of_stdout());
-    let mut facts = read::read(&guest, config, &settings, process.clock.now()).await;
+    let read = read::read(&guest, config, &settings, process.clock.now());
+    let mut facts = program::progress("reading both clusters", read).await;
     let mut shown = String::new();
     loop {
         let now = status(&facts);

@@ -33,6 +33,7 @@ pub(crate) const COMMANDS: &[Command] = &[
     Command { words: &["cloud-config", "generate"], table: credentials::cli::GENERATE },
     Command { words: &["cloud-config", "inspect"], table: credentials::cli::INSPECT },
     Command { words: &["cloud-config", "rotate"], table: credentials::cli::ROTATE },
+    Command { words: &["cloud-config", "serve"], table: credentials::serve::cli::FLAGS },
     Command { words: &["dashboard"], table: dashboard::cli::FLAGS },
     Command { words: &["completion", "bash"], table: shell("harvester-cloud-provider completion bash") },
     Command { words: &["completion", "zsh"], table: shell("harvester-cloud-provider completion zsh") },

@@ -22,6 +22,7 @@ fn the_document_of_flags_is_what_the_programs_parse() {
         credentials::cli::GENERATE,
         credentials::cli::INSPECT,
         credentials::cli::ROTATE,
+        credentials::serve::cli::FLAGS,
         diagnosis::cli::FLAGS,
         diagnosis::doctor::cli::FLAGS,
         diagnosis::orphans::cli::FLAGS,

@@ -1,5 +1,5 @@
 //! The command line: `cloud-config generate ACCOUNT NAMESPACE`, `cloud-config inspect [FILE]`,
-//! `cloud-config rotate [FILE]`.
+//! `cloud-config rotate [FILE]`, `cloud-config serve`.
 //!
 //! Exit codes: 0 it is done; 1 Harvester or a file cannot be used; 2 wrong arguments; 3 a right is missing (inspect).
 
@@ -23,6 +23,7 @@ use crate::{
     inspect::{self, Report},
     request::{self, Format, Part, Request},
     rotate::{self, Place, Renewed},
+    serve,
 };
 
 /// Name in usage texts and in the User-Agent.
@@ -129,7 +130,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         "generate" => generate(words),
         "inspect" => inspect(words),
         "rotate" => rotate(words),
-        _ => refuse(&["say what to do: cloud-config generate, inspect or rotate".to_owned()], "COMMAND"),
+        // it begins with a program's name, which nobody reads
+        "serve" => serve::cli::main([command].into_iter().chain(words).map(OsString::from)),
+        _ => refuse(&["say what to do: cloud-config generate, inspect, rotate or serve".to_owned()], "COMMAND"),
     }
 }
 

@@ -4,22 +4,37 @@ use std::io;
 
 /// Why there is no kubeconfig: a sentence for people.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Error(String);
+#[error("{text}")]
+pub(crate) struct Error {
+    text: String,
+    /// With which the API server refused.
+    pub(crate) code: Option<u16>,
+}
 
 pub(crate) fn fault(text: impl Into<String>) -> Error {
-    Error(text.into())
+    Error { text: text.into(), code: None }
+}
+
+impl Error {
+    /// A sentence about this answer.
+    pub(crate) fn of(error: &kube::Error, text: String) -> Self {
+        let code = match error {
+            kube::Error::Api(status) => Some(status.code),
+            _ => None,
+        };
+        Self { text, code }
+    }
 }
 
 impl From<kube::Error> for Error {
     fn from(error: kube::Error) -> Self {
-        Self(sentence(&error))
+        Self::of(&error, sentence(&error))
     }
 }
 
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
-        Self(error.to_string())
+        fault(error.to_string())
     }
 }
 

@@ -143,10 +143,8 @@ impl Run<'_> {
             let like = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
                 "metadata": {"name": role}});
             let found = object::get(client, &like).await.map_err(|error| {
-                fault(format!(
-                    "the cluster of context {context} cannot be read at {server}: {}",
-                    sentence(&error)
-                ))
+                let why = sentence(&error);
+                Error::of(&error, format!("the cluster of context {context} cannot be read at {server}: {why}"))
             })?;
             if found.is_none() {
                 return Err(fault(format!(

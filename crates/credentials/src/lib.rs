@@ -10,5 +10,6 @@ mod output;
 mod plan;
 mod request;
 mod rotate;
+pub mod serve;
 
 pub use request::{Format, Part, Request};

@@ -74,10 +74,28 @@ pub(crate) fn result(part: Part, format: Format, kubeconfig: &str) -> String {
     }
 }
 
+/// User data that writes the kubeconfig to both places: a reader deletes the one that the cluster does not use.
+pub(crate) fn user_data(kubeconfig: &str) -> String {
+    let content = STANDARD.encode(kubeconfig);
+    let entry = |part: Part| {
+        let path = path(part);
+        format!("- encoding: b64\n  content: {content}\n  owner: root:root\n  path: {path}\n  permissions: '0644'\n")
+    };
+    let entries = [Part::CloudProvider, Part::CsiDriver].map(entry).concat();
+    format!("########## cloud-init user data ############\nwrite_files:\n{entries}")
+}
+
+fn path(part: Part) -> &'static str {
+    match part {
+        Part::CloudProvider => "/etc/kubernetes/cloud-config",
+        Part::CsiDriver => "/var/lib/rancher/rke2/etc/config-files/cloud-provider-config",
+    }
+}
+
 fn cloud_init(part: Part, kubeconfig: &str) -> String {
     let (title, path) = match part {
-        Part::CloudProvider => ("cloud config", "/etc/kubernetes/cloud-config"),
-        Part::CsiDriver => ("cloud-config", "/var/lib/rancher/rke2/etc/config-files/cloud-provider-config"),
+        Part::CloudProvider => ("cloud config", path(part)),
+        Part::CsiDriver => ("cloud-config", path(part)),
     };
     let content = STANDARD.encode(kubeconfig);
     format!(

@@ -47,7 +47,7 @@ impl Table {
         text
     }
 
-    fn shown(&self) -> impl Iterator<Item = &'static Flag> {
+    pub(super) fn shown(&self) -> impl Iterator<Item = &'static Flag> {
         self.all().filter(|flag| !flag.hidden && !flag.is_ignored())
     }
 

@@ -1,0 +1,129 @@
+//! The plugin of kubectl, by the names that kubectl and krew call it.
+
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use serde_json::Value;
+
+/// The built binary. A wrapper of rustc that is a shell script loses Cargo's variable, for the dashes in its name.
+fn binary() -> PathBuf {
+    let told = option_env!("CARGO_BIN_EXE_harvester-cloud-provider").map(PathBuf::from);
+    told.unwrap_or_else(|| {
+        let test = std::env::current_exe().unwrap();
+        test.ancestors().nth(2).unwrap().join("harvester-cloud-provider")
+    })
+}
+
+/// Runs the program by this name.
+fn called(name: &str, args: &[&str]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    let link = folder.path().join(name);
+    symlink(binary(), &link).unwrap();
+    let command = Command::new(&link).args(args).env_remove("KUBECONFIG").current_dir(folder.path()).output();
+    command.unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn by_the_name_of_the_plugin_the_first_word_chooses_the_command() {
+    let told = called("kubectl-harvester", &["doctor", "--list"]);
+    assert!(told.status.success() && text(&told.stdout).contains("guest-api"), "{told:?}");
+    let told = called("kubectl-harvester", &["orphans", "--help"]);
+    assert!(told.status.success() && text(&told.stdout).contains("--delete-volumes"), "{told:?}");
+    let told = called("kubectl-harvester", &["--help"]);
+    assert!(text(&told.stdout).contains("explain service"), "{told:?}");
+    for word in ["load-balancer", "sandbox", "--kubeconfig=x", "nope"] {
+        let told = called("kubectl-harvester", &[word]);
+        assert_eq!(told.status.code(), Some(2), "{word}");
+        assert!(text(&told.stderr).contains("is no command"), "{told:?}");
+    }
+}
+
+#[test]
+fn kubectl_and_shells_get_the_same_completions() {
+    let words = ["status", "--w"];
+    let by_kubectl = called("kubectl_complete-harvester", &words);
+    let by_shell = called("kubectl-harvester", &["__complete", "status", "--w"]);
+    let by_name = called("harvester-cloud-provider", &["__complete", "status", "--w"]);
+    assert!(text(&by_kubectl.stdout).starts_with("--watch\t"), "{by_kubectl:?}");
+    assert!(text(&by_kubectl.stdout).ends_with("\n:4\n"), "{by_kubectl:?}");
+    assert_eq!(by_kubectl.stdout, by_shell.stdout);
+    assert_eq!(by_kubectl.stdout, by_name.stdout);
+}
+
+/// bash is on every machine that this is developed on; zsh and fish are asked where they are.
+#[test]
+fn bash_completes_commands_flags_and_files_by_the_script() {
+    let folder = tempfile::tempdir().unwrap();
+    symlink(binary(), folder.path().join("kubectl-harvester")).unwrap();
+    fs::write(folder.path().join("guest.kubeconfig"), "").unwrap();
+    let complete = |line: &str| {
+        let script = format!(
+            "source <(kubectl-harvester completion bash); COMP_LINE='{line}'; COMP_POINT=${{#COMP_LINE}}; \
+             read -ra COMP_WORDS <<<\"$COMP_LINE\"; [[ $COMP_LINE == *' ' ]] && COMP_WORDS+=(''); \
+             COMP_CWORD=$((${{#COMP_WORDS[@]}}-1)); _kubectl_harvester; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        );
+        let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+        let told = Command::new("bash").args(["-c", &script]).env("PATH", path).current_dir(folder.path()).output();
+        text(&told.unwrap().stdout).lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(complete("kubectl-harvester do"), ["doctor"]);
+    assert_eq!(complete("kubectl-harvester cloud-config ro"), ["rotate"]);
+    assert_eq!(complete("kubectl-harvester orphans --delete-"), ["--delete-volumes"]);
+    assert_eq!(complete("kubectl-harvester status --kubeconfig gu"), ["guest.kubeconfig"]);
+}
+
+#[test]
+fn the_scripts_for_shells_are_what_those_shells_take() {
+    for (shell, check) in [("bash", vec!["-n"]), ("zsh", vec!["-n"]), ("fish", vec!["--no-execute"])] {
+        let told = called("kubectl-harvester", &["completion", shell]);
+        assert!(told.status.success(), "{told:?}");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), &told.stdout).unwrap();
+        // a shell that this machine lacks says nothing
+        if let Ok(read) = Command::new(shell).args(check).arg(file.path()).output() {
+            assert!(read.status.success(), "{shell}: {read:?}");
+        }
+    }
+    assert_eq!(called("kubectl-harvester", &["completion", "csh"]).status.code(), Some(2));
+}
+
+#[test]
+fn the_manifest_for_krew_has_the_sums_of_the_archives() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = tempfile::tempdir().unwrap();
+    let archives = ["hcp-linux-amd64.tar.gz", "hcp-linux-arm64.tar.gz"].map(|name| folder.path().join(name));
+    // the sums of "a" and "b", as everybody computes them
+    let sums = [
+        "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb",
+        "3e23e8160039594a33894f6564e1b1348bbd7a0088d42c4acb73eeaed59c009d",
+    ];
+    fs::write(&archives[0], "a").unwrap();
+    fs::write(&archives[1], "b").unwrap();
+    let run = |version: &str, archives: &[PathBuf]| {
+        let script = root.join("deploy/krew/manifest.sh");
+        let args = [version, "https://example.org/releases", "https://example.org"];
+        Command::new("sh").arg(script).args(args).args(archives).output().unwrap()
+    };
+    let told = run("v0.1.0", &archives);
+    assert!(told.status.success(), "{told:?}");
+    let manifest: Value = serde_saphyr::from_str(&text(&told.stdout)).unwrap();
+    assert_eq!(manifest["metadata"]["name"], "harvester");
+    let platforms = manifest["spec"]["platforms"].as_array().unwrap();
+    assert_eq!(platforms.len(), 2);
+    for (platform, sum) in platforms.iter().zip(sums) {
+        assert_eq!((platform["sha256"].as_str(), platform["bin"].as_str()), (Some(sum), Some("kubectl-harvester")));
+    }
+    assert_eq!(platforms[1]["uri"], "https://example.org/releases/hcp-linux-arm64.tar.gz");
+    assert!(!run("latest", &archives).status.success());
+    assert!(!run("v1.2.3", &[folder.path().join("gone-linux-amd64.tar.gz")]).status.success());
+}

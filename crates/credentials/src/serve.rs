@@ -1,4 +1,4 @@
-//! `cloud-config serve`: Harvester's kubeconfig API (docs/contract/user-docs.md#3-3), on an address of our own.
+//! `cloud-config serve`: the kubeconfig API of Harvester's documentation, on an address of our own.
 //!
 //! ```text
 //! caller ──TLS──► rate, token, names ──► generate, as the caller ──► Harvester

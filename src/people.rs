@@ -42,7 +42,8 @@ pub(crate) const COMMANDS: &[Command] = &[
 
 /// What the plugin says where no command was named: in answer to `--help`, or because of a wrong word.
 pub(crate) fn overview(word: &OsStr) -> ExitCode {
-    let mut text = "Looks at a guest cluster and its Harvester.\n\nUsage: kubectl harvester COMMAND\n\n".to_owned();
+    let mut text =
+        "Looks at a guest cluster and its Harvester.\n\nUsage: kubectl harvester COMMAND\n\n".to_owned();
     for command in COMMANDS {
         let about = command.table.about.split_inclusive(". ").next().unwrap_or_default().trim_end();
         text += &format!("  {:<22} {about}\n", command.words.join(" "));

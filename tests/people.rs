@@ -73,7 +73,8 @@ fn bash_completes_commands_flags_and_files_by_the_script() {
              COMP_CWORD=$((${{#COMP_WORDS[@]}}-1)); _kubectl_harvester; printf '%s\\n' \"${{COMPREPLY[@]}}\""
         );
         let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
-        let told = Command::new("bash").args(["-c", &script]).env("PATH", path).current_dir(folder.path()).output();
+        let told =
+            Command::new("bash").args(["-c", &script]).env("PATH", path).current_dir(folder.path()).output();
         text(&told.unwrap().stdout).lines().map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(complete("kubectl-harvester do"), ["doctor"]);
@@ -121,7 +122,10 @@ fn the_manifest_for_krew_has_the_sums_of_the_archives() {
     let platforms = manifest["spec"]["platforms"].as_array().unwrap();
     assert_eq!(platforms.len(), 2);
     for (platform, sum) in platforms.iter().zip(sums) {
-        assert_eq!((platform["sha256"].as_str(), platform["bin"].as_str()), (Some(sum), Some("kubectl-harvester")));
+        assert_eq!(
+            (platform["sha256"].as_str(), platform["bin"].as_str()),
+            (Some(sum), Some("kubectl-harvester"))
+        );
     }
     assert_eq!(platforms[1]["uri"], "https://example.org/releases/hcp-linux-arm64.tar.gz");
     assert!(!run("latest", &archives).status.success());

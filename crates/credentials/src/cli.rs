@@ -132,7 +132,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         "rotate" => rotate(words),
         // it begins with a program's name, which nobody reads
         "serve" => serve::cli::main([command].into_iter().chain(words).map(OsString::from)),
-        _ => refuse(&["say what to do: cloud-config generate, inspect, rotate or serve".to_owned()], "COMMAND"),
+        _ => {
+            refuse(&["say what to do: cloud-config generate, inspect, rotate or serve".to_owned()], "COMMAND")
+        }
     }
 }
 
@@ -204,7 +206,7 @@ impl Generate {
         let kubeconfig = administrators(self.kubeconfig.as_deref())?;
         let options = Options::named(&agent());
         let administrator = Administrator::of(&kubeconfig, &options).map_err(|error| error.to_string())?;
-        let mut progress: Box<dyn io::Write + Send> = if is_said_on_stdout(self.request.format) {
+        let mut progress: Box<dyn io::Write + Send + Sync> = if is_said_on_stdout(self.request.format) {
             Box::new(io::stdout())
         } else {
             Box::new(io::stderr())

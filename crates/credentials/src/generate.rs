@@ -77,7 +77,7 @@ pub(crate) struct Run<'a> {
     /// Name for messages.
     pub(crate) program: &'a str,
     /// Where the steps are said.
-    pub(crate) progress: &'a mut (dyn Write + Send),
+    pub(crate) progress: &'a mut (dyn Write + Send + Sync),
 }
 
 impl Run<'_> {
@@ -144,7 +144,10 @@ impl Run<'_> {
                 "metadata": {"name": role}});
             let found = object::get(client, &like).await.map_err(|error| {
                 let why = sentence(&error);
-                Error::of(&error, format!("the cluster of context {context} cannot be read at {server}: {why}"))
+                Error::of(
+                    &error,
+                    format!("the cluster of context {context} cannot be read at {server}: {why}"),
+                )
             })?;
             if found.is_none() {
                 return Err(fault(format!(

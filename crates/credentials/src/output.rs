@@ -79,7 +79,9 @@ pub(crate) fn user_data(kubeconfig: &str) -> String {
     let content = STANDARD.encode(kubeconfig);
     let entry = |part: Part| {
         let path = path(part);
-        format!("- encoding: b64\n  content: {content}\n  owner: root:root\n  path: {path}\n  permissions: '0644'\n")
+        format!(
+            "- encoding: b64\n  content: {content}\n  owner: root:root\n  path: {path}\n  permissions: '0644'\n"
+        )
     };
     let entries = [Part::CloudProvider, Part::CsiDriver].map(entry).concat();
     format!("########## cloud-init user data ############\nwrite_files:\n{entries}")

@@ -130,7 +130,8 @@ impl Api {
             let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
             rate.admit(peer.ip().into(), Instant::now())
         };
-        let many = |wait| Answer { refusal: refuse(StatusCode::TOO_MANY_REQUESTS, "too many requests"), wait };
+        let many =
+            |wait| Answer { refusal: refuse(StatusCode::TOO_MANY_REQUESTS, "too many requests"), wait };
         admitted.map_err(many)?;
         let token = bearer(request.headers())?.to_owned();
         let fields = fields(request).await?;
@@ -181,8 +182,9 @@ impl Target {
         };
         let kubeconfig = Kubeconfig::from_yaml(&caller.kubeconfig(token)).map_err(unusable)?;
         let administrator = Administrator::of(&kubeconfig, &self.options);
-        let administrator = administrator
-            .map_err(|error| refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string().replace(token, "…")))?;
+        let administrator = administrator.map_err(|error| {
+            refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string().replace(token, "…"))
+        })?;
         let mut nowhere = io::sink();
         let run = Run {
             request: &question.request,

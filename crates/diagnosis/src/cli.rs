@@ -22,8 +22,11 @@ const NO_SUCH_SERVICE: u8 = 3;
 const WRONG_ARGUMENTS: u8 = 2;
 
 /// Flags of all programs that look at both clusters.
-pub(crate) const GUEST: Flag =
-    Flag::value("kubeconfig", "FILE", "guest cluster; else the variable KUBECONFIG, else the pod's service account");
+pub(crate) const GUEST: Flag = Flag::value(
+    "kubeconfig",
+    "FILE",
+    "guest cluster; else the variable KUBECONFIG, else the pod's service account",
+);
 pub(crate) const CLOUD_CONFIG: Flag = Flag::value(
     "cloud-config",
     "PATH",

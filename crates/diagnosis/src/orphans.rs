@@ -123,7 +123,8 @@ pub fn render(report: &Report) -> String {
     }
     if !report.kept.is_empty() {
         text.push_str("\nKept, because somebody may need it:\n");
-        let rows = report.kept.iter().map(|kept| [kept.kind.word(), &kept.name, &kept.why].map(str::to_owned));
+        let rows =
+            report.kept.iter().map(|kept| [kept.kind.word(), &kept.name, &kept.why].map(str::to_owned));
         text.push_str(&table(["KIND", "NAME", "BECAUSE"], rows.collect(), ROWS));
     }
     for why in &report.not_read {

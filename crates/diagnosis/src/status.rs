@@ -83,7 +83,8 @@ fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
 /// What is on the screen.
 pub fn status(facts: &Facts) -> Status {
     let findings = examine(facts);
-    let of = |id: &str| findings.iter().find(|finding| finding.id == id).map_or("", |finding| &finding.sentence);
+    let of =
+        |id: &str| findings.iter().find(|finding| finding.id == id).map_or("", |finding| &finding.sentence);
     let guest = format!("{}; controllers: {}", of("guest-api"), of("ccm"));
     let harvester = match &facts.config {
         Ok(config) => {
@@ -127,7 +128,8 @@ fn is_balanced(service: &Value) -> bool {
 }
 
 fn service(service: &Value, balancers: &[Value]) -> ServiceRow {
-    let entries = service["status"]["loadBalancer"]["ingress"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let entries =
+        service["status"]["loadBalancer"]["ingress"].as_array().map(Vec::as_slice).unwrap_or_default();
     let shown = |entry: &Value| entry["ip"].as_str().or_else(|| entry["hostname"].as_str()).map(cut);
     let addresses: Vec<_> = entries.iter().filter_map(shown).collect();
     let uid = text(service, "/metadata/uid");

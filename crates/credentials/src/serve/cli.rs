@@ -38,7 +38,10 @@ pub const FLAGS: Table = Table {
             "URL",
             "the address of Harvester that kubeconfigs have; else its VIP, which the caller must be allowed to read",
         ),
-        Flag::switch("no-check", "do not try address, certificate and token before a kubeconfig is given out"),
+        Flag::switch(
+            "no-check",
+            "do not try address, certificate and token before a kubeconfig is given out",
+        ),
     ],
 };
 
@@ -70,7 +73,8 @@ fn read(reader: &mut Reader<'_>) -> Flags {
             String::new()
         })
     };
-    let [certificate, key] = ["tls-cert-file", "tls-private-key-file"].map(|name| PathBuf::from(needed(name)));
+    let [certificate, key] =
+        ["tls-cert-file", "tls-private-key-file"].map(|name| PathBuf::from(needed(name)));
     let unspecified: SocketAddr = ([0, 0, 0, 0], 0).into();
     // an empty one is told already
     let address = match needed("address").as_str() {
@@ -124,7 +128,10 @@ mod tests {
     fn nothing_is_served_unless_an_address_and_a_certificate_are_named() {
         let told = faults(&[]);
         assert_eq!(told.len(), 3, "{told:?}");
-        assert!(told.iter().all(|fault| fault.contains("is needed: this is served over TLS alone")), "{told:?}");
+        assert!(
+            told.iter().all(|fault| fault.contains("is needed: this is served over TLS alone")),
+            "{told:?}"
+        );
         let good = ["--address=:8443", "--tls-cert-file=a", "--tls-private-key-file=b"];
         assert_eq!(faults(&good), [""; 0]);
         let plain = [&good[..], &["--api-server=http://harvester"]].concat();

@@ -78,7 +78,8 @@ impl Question {
     /// # Errors
     /// 400: a name is no label of DNS, or the role is another one.
     pub(crate) fn of(fields: Fields, server: Option<&str>, check: bool) -> Result<Self, Refusal> {
-        let Fields { namespace, service_account_name: account, cluster_role_name: role, output_format } = fields;
+        let Fields { namespace, service_account_name: account, cluster_role_name: role, output_format } =
+            fields;
         for (field, name) in [("namespace", &namespace), ("serviceAccountName", &account)] {
             if !is_label(name) {
                 let why = format!("{field} is no name of at most {NAME_MAX} characters of a-z, 0-9 and -");
@@ -133,7 +134,8 @@ pub(crate) fn bearer(headers: &HeaderMap) -> Result<&str, Refusal> {
     let (Some(value), None) = (all.next(), all.next()) else { return Err(none()) };
     let text = str::from_utf8(value.as_bytes()).map_err(|_| none())?;
     let (scheme, token) = text.split_once(' ').ok_or_else(none)?;
-    let is_token = !token.is_empty() && token.len() <= TOKEN_MAX && token.bytes().all(|it| it.is_ascii_graphic());
+    let is_token =
+        !token.is_empty() && token.len() <= TOKEN_MAX && token.bytes().all(|it| it.is_ascii_graphic());
     if scheme.eq_ignore_ascii_case("bearer") && is_token { Ok(token) } else { Err(none()) }
 }
 
@@ -173,7 +175,10 @@ mod tests {
     #[test]
     fn a_token_of_nine_kib_is_none() {
         let mut headers = HeaderMap::new();
-        headers.insert("authorization", HeaderValue::try_from(format!("Bearer {}", "a".repeat(9 << 10))).unwrap());
+        headers.insert(
+            "authorization",
+            HeaderValue::try_from(format!("Bearer {}", "a".repeat(9 << 10))).unwrap(),
+        );
         assert!(bearer(&headers).is_err());
     }
 
@@ -185,8 +190,14 @@ mod tests {
     #[case::usual("namespace=vms&serviceAccountName=demo", Some(false))]
     #[case::yaml("outputFormat=yaml&namespace=vms&serviceAccountName=demo", Some(true))]
     #[case::another_form("outputFormat=xml&namespace=vms&serviceAccountName=demo&x=y", Some(false))]
-    #[case::role("clusterRoleName=harvesterhci.io:cloudprovider&namespace=vms&serviceAccountName=demo", Some(false))]
-    #[case::escaped("clusterRoleName=harvesterhci.io%3Acloudprovider&namespace=vms&serviceAccountName=demo", Some(false))]
+    #[case::role(
+        "clusterRoleName=harvesterhci.io:cloudprovider&namespace=vms&serviceAccountName=demo",
+        Some(false)
+    )]
+    #[case::escaped(
+        "clusterRoleName=harvesterhci.io%3Acloudprovider&namespace=vms&serviceAccountName=demo",
+        Some(false)
+    )]
     #[case::another_role("clusterRoleName=cluster-admin&namespace=vms&serviceAccountName=demo", None)]
     #[case::dots("namespace=vms&serviceAccountName=a.b", None)]
     #[case::a_path("namespace=../x&serviceAccountName=a", None)]

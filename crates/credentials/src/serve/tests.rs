@@ -98,7 +98,9 @@ async fn yaml_is_user_data_that_writes_the_kubeconfig_to_both_places() {
     assert_eq!(status, StatusCode::OK, "{text}");
     let content = format!("  content: {}\n", STANDARD.encode(&kubeconfig));
     assert_eq!(text.matches(&content).count(), 2, "{text}");
-    for path in ["/etc/kubernetes/cloud-config", "/var/lib/rancher/rke2/etc/config-files/cloud-provider-config"] {
+    for path in
+        ["/etc/kubernetes/cloud-config", "/var/lib/rancher/rke2/etc/config-files/cloud-provider-config"]
+    {
         assert!(text.contains(&format!("  path: {path}\n")), "{text}");
     }
 }
@@ -128,10 +130,19 @@ async fn other_methods_and_paths_and_wrong_names_reach_nobody() {
     let admin = harvester.bearer(&User::admin());
     for method in ["HEAD", "PUT", "DELETE", "PATCH", "OPTIONS"] {
         let request = Request::builder().method(method).uri(QUERY).header("authorization", &admin);
-        assert_eq!(harvester.send(request, Body::empty()).await.0, StatusCode::METHOD_NOT_ALLOWED, "{method}");
+        assert_eq!(
+            harvester.send(request, Body::empty()).await.0,
+            StatusCode::METHOD_NOT_ALLOWED,
+            "{method}"
+        );
     }
-    for names in ["namespace=vms&serviceAccountName=../demo", "namespace=vms", "namespace=VMS&serviceAccountName=demo"] {
-        assert_eq!(harvester.get(&User::admin(), &format!("{PATH}?{names}")).await.0, StatusCode::BAD_REQUEST);
+    for names in
+        ["namespace=vms&serviceAccountName=../demo", "namespace=vms", "namespace=VMS&serviceAccountName=demo"]
+    {
+        assert_eq!(
+            harvester.get(&User::admin(), &format!("{PATH}?{names}")).await.0,
+            StatusCode::BAD_REQUEST
+        );
     }
     assert!(!harvester.exists("ServiceAccount", "demo").await);
 }
@@ -141,10 +152,12 @@ async fn a_body_of_more_than_four_kib_is_refused_whether_it_is_announced_or_not(
     let harvester = harvester().await;
     let admin = harvester.bearer(&User::admin());
     let post = || Request::post(PATH).header("authorization", &admin);
-    let body = format!(r#"{{"namespace": "vms", "serviceAccountName": "demo", "more": "{}"}}"#, "a".repeat(4 << 10));
+    let body =
+        format!(r#"{{"namespace": "vms", "serviceAccountName": "demo", "more": "{}"}}"#, "a".repeat(4 << 10));
     let announced = post().header("content-length", body.len());
     assert_eq!(harvester.send(announced, body.clone()).await.0, StatusCode::PAYLOAD_TOO_LARGE);
-    let parts: Vec<io::Result<Bytes>> = body.as_bytes().chunks(512).map(|part| Ok(part.to_vec().into())).collect();
+    let parts: Vec<io::Result<Bytes>> =
+        body.as_bytes().chunks(512).map(|part| Ok(part.to_vec().into())).collect();
     let stream = Body::from_stream(futures::stream::iter(parts));
     assert_eq!(harvester.send(post(), stream).await.0, StatusCode::PAYLOAD_TOO_LARGE);
     assert_eq!(harvester.send(post(), "no json").await.0, StatusCode::BAD_REQUEST);
@@ -181,7 +194,10 @@ async fn a_peer_that_sends_more_than_thirty_requests_in_a_minute_is_told_to_wait
     let mut request = Request::get(QUERY).body(Body::empty()).unwrap();
     request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, 1], 1))));
     let answer = harvester.router.clone().oneshot(request).await.unwrap();
-    assert_eq!((answer.status(), answer.headers()[header::RETRY_AFTER].to_str().unwrap()), (StatusCode::TOO_MANY_REQUESTS, "60"));
+    assert_eq!(
+        (answer.status(), answer.headers()[header::RETRY_AFTER].to_str().unwrap()),
+        (StatusCode::TOO_MANY_REQUESTS, "60")
+    );
 }
 
 #[tokio::test]

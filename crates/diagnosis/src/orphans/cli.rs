@@ -41,7 +41,11 @@ pub const FLAGS: Table = Table {
              others",
         ),
         Flag::switch("delete-volumes", "ask for each volume by name, and delete it with its data"),
-        Flag::value("undo", "FILE", "where to write what is deleted; else orphans-undo-TIME.yaml in this folder"),
+        Flag::value(
+            "undo",
+            "FILE",
+            "where to write what is deleted; else orphans-undo-TIME.yaml in this folder",
+        ),
     ],
 };
 
@@ -136,7 +140,9 @@ async fn run(asked: Asked, clock: Clock) -> Result<ExitCode, String> {
     write_undo(asked.undo, &chosen, &clock)?;
     let deleted = delete::delete(&clusters.harvester, &chosen, &again);
     let outcomes = program::progress("deleting", deleted).await;
-    outcomes.iter().for_each(|outcome| drop(program::show(&format!("{}\n", outcome.sentence))));
+    for outcome in &outcomes {
+        program::show(&format!("{}\n", outcome.sentence));
+    }
     let all = outcomes.iter().all(|outcome| outcome.is_deleted);
     Ok(if all { read } else { ExitCode::FAILURE })
 }
@@ -146,10 +152,11 @@ fn write_undo(file: Option<PathBuf>, chosen: &[&Orphan], clock: &Clock) -> Resul
     debug_assert!(chosen.iter().all(|orphan| orphan.delete != Deletion::ByHand));
     let named = || PathBuf::from(format!("orphans-undo-{}.yaml", clock.now().strftime("%Y%m%d-%H%M%S")));
     let file = file.unwrap_or_else(named);
-    let written = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file).and_then(|mut it| {
-        it.write_all(delete::undo(chosen).as_bytes())?;
-        it.sync_all()
-    });
+    let written =
+        fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file).and_then(|mut it| {
+            it.write_all(delete::undo(chosen).as_bytes())?;
+            it.sync_all()
+        });
     written.map_err(|error| {
         format!("write {}: {error}; nothing is deleted. --undo names another file", file.display())
     })?;

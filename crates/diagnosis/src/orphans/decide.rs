@@ -32,7 +32,9 @@ pub fn decide(facts: &Facts) -> Report {
 /// A list that is not there has nothing in it; one that cannot be read may have anything.
 pub(super) fn items<'a>(cluster: &'a Cluster, path: &str) -> Result<&'a [Value], String> {
     match cluster.answers.get(path) {
-        Some(Ok(list)) => list["items"].as_array().map(Vec::as_slice).ok_or_else(|| format!("{path} is no list")),
+        Some(Ok(list)) => {
+            list["items"].as_array().map(Vec::as_slice).ok_or_else(|| format!("{path} is no list"))
+        }
         Some(Err(Failed { trouble: Trouble::NotFound, .. })) => Ok(&[]),
         Some(Err(failed)) => Err(cut(&format!("GET {path} failed: {}", failed.why))),
         None => Err(format!("GET {path} was not sent")),
@@ -107,7 +109,9 @@ impl<'a> Seen<'a> {
         let uid = kubernetes.map(|service| text(service, "/metadata/uid")).filter(|uid| !uid.is_empty());
         let nodes = items(&facts.guest, read::NODES).unwrap_or_default();
         let ids = nodes.iter().filter_map(|node| {
-            text(node, "/spec/providerID").strip_prefix(names::PROVIDER_ID_PREFIX).filter(|uid| !uid.is_empty())
+            text(node, "/spec/providerID")
+                .strip_prefix(names::PROVIDER_ID_PREFIX)
+                .filter(|uid| !uid.is_empty())
         });
         let ids: BTreeSet<_> = ids.collect();
         let machines = items(&facts.harvester, &read::machines(&facts.namespace));
@@ -126,8 +130,8 @@ impl<'a> Seen<'a> {
             _ => None,
         };
         let cluster = cluster.filter(|cluster| {
-            let others = all.iter().filter(|machine| !is_ours(machine));
-            !others.into_iter().any(|machine| label(machine, labels::GUEST_CLUSTER) == Some(cluster))
+            let has_name = |machine: &&Value| label(machine, labels::GUEST_CLUSTER) == Some(*cluster);
+            all.iter().filter(has_name).all(is_ours)
         });
         Self { facts, uid, cluster, machines, ours, services }
     }
@@ -158,6 +162,11 @@ impl<'a> Seen<'a> {
         };
         let machine = machines.iter().find(may_be)?;
         Some(format!("VirtualMachine {namespace}/{} may be a machine of its cluster", cut(name(machine))))
+    }
+
+    /// Whether the namespace has no machine at all, so that no cluster can be alive in it.
+    pub(super) fn is_deserted(&self) -> bool {
+        self.machines.as_ref().is_ok_and(|machines| machines.is_empty())
     }
 
     pub(super) fn of_harvester(&self, path: &str) -> Result<&'a [Value], String> {
@@ -215,9 +224,10 @@ impl<'a> Seen<'a> {
             Ok(services) => *services,
             // a cluster that is gone has no API server
             Err(why) => {
-                return match self.may_live(cluster) {
-                    Some(_) => Balancer::Kept(why.clone()),
-                    None => Balancer::Left(Deletion::Typed, self.no_machine()),
+                return if self.is_deserted() {
+                    Balancer::Left(Deletion::Typed, self.no_machine())
+                } else {
+                    Balancer::Kept(why.clone())
                 };
             }
         };
@@ -234,7 +244,10 @@ impl<'a> Seen<'a> {
             return match (self.instead(object, live), shown) {
                 (Some(other), None) => Balancer::Left(
                     Deletion::Typed,
-                    format!("Service {} has LoadBalancer {other}, and no Service shows its address", cut(&wanted)),
+                    format!(
+                        "Service {} has LoadBalancer {other}, and no Service shows its address",
+                        cut(&wanted)
+                    ),
                 ),
                 _ => Balancer::Used,
             };
@@ -277,22 +290,22 @@ impl<'a> Seen<'a> {
         let namespace = &self.facts.namespace;
         let Ok(balancers) = self.of_harvester(&read::balancers(namespace)) else { return };
         let instances = self.of_harvester(&read::instances(namespace));
-        let (Ok(machines), Ok(instances)) = (&self.machines, instances) else { return };
-        let holders: BTreeSet<_> =
-            [balancers, machines, instances].into_iter().flatten().map(|object| name(object)).collect();
+        let (Ok(machines), Ok(instances)) = (self.machines.as_ref().copied(), instances) else { return };
+        let holders: BTreeSet<_> = [balancers, machines, instances].into_iter().flatten().map(name).collect();
         for object in self.of_harvester(read::POOLS).unwrap_or_default() {
             let Ok(pool) = serde_json::from_value::<IPPool>(object.clone()) else { continue };
-            let records: BTreeMap<_, _> =
-                pool.status.iter().flat_map(|status| &status.allocated).collect();
+            let records: BTreeMap<_, _> = pool.status.iter().flat_map(|status| &status.allocated).collect();
             for (address, holder) in records {
                 let held_by = holder.strip_prefix(&format!("{namespace}/"));
                 let Some(gone) = held_by.filter(|held_by| !holders.contains(held_by)) else { continue };
                 let pool_name = name(object);
                 // a record of another program is that program's
-                let foreign = address.parse().ok().and_then(|address| ip_pools::managers::foreign(&pool, address));
+                let foreign =
+                    address.parse().ok().and_then(|address| ip_pools::managers::foreign(&pool, address));
                 if let Some(program) = foreign {
                     let (kind, name) = (Kind::PoolRecord, format!("{pool_name} {}", cut(address)));
-                    let why = format!("{} wrote it, and knows whether {} is gone", cut(&program), cut(holder));
+                    let why =
+                        format!("{} wrote it, and knows whether {} is gone", cut(&program), cut(holder));
                     report.kept.push(Kept { kind, name, why });
                     continue;
                 }
@@ -343,7 +356,10 @@ impl<'a> Seen<'a> {
             name: name(object).to_owned(),
             of: cut(cluster.unwrap_or("-")),
             delete: Deletion::ByHand,
-            sentence: format!("it is deleted since {}, and finalizer {finalizer} keeps it", text(object, since)),
+            sentence: format!(
+                "it is deleted since {}, and finalizer {finalizer} keeps it",
+                text(object, since)
+            ),
             next: Some(format!(
                 "start the load balancer in Harvester, which takes the finalizer off {} {}/{}",
                 kind.word(),

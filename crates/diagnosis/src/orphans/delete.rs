@@ -26,15 +26,17 @@ pub fn choose<'a>(
     if balancers {
         let proved: Vec<_> = of(Kind::LoadBalancer, Deletion::Asked).collect();
         let count = proved.len();
-        let question =
-            format!("Delete {count} LoadBalancers of this guest cluster, whose addresses become free? Type yes: ");
+        let question = format!(
+            "Delete {count} LoadBalancers of this guest cluster, whose addresses become free? Type yes: "
+        );
         if count > 0 && ask(&question) == "yes" {
             chosen.extend(proved);
         }
     }
     let mut by_name = |orphan: &&Orphan, what: &str| {
         let (kind, name) = (orphan.kind.word(), &orphan.name);
-        let question = format!("{kind} {name} of cluster {}: {what}. Type its name to delete it: ", orphan.of);
+        let question =
+            format!("{kind} {name} of cluster {}: {what}. Type its name to delete it: ", orphan.of);
         ask(&question) == *name
     };
     if balancers {

@@ -147,7 +147,10 @@ fn an_object_of_the_go_program_is_proved_by_the_label_of_the_nodes_machines() {
 #[case::another_service_of_the_name("web", of_cluster("c0", "s0"))]
 fn an_object_that_a_service_here_may_have_is_used(#[case] service: &str, #[case] notes: Value) {
     let mut facts = facts();
-    facts.harvester.answers.insert(read::balancers("vms"), list(&json!([balancer("a", "blue", service, &notes)])));
+    facts
+        .harvester
+        .answers
+        .insert(read::balancers("vms"), list(&json!([balancer("a", "blue", service, &notes)])));
     assert_eq!(decide(&facts), Report::default());
 }
 
@@ -178,7 +181,10 @@ fn an_object_of_another_cluster_must_be_typed_and_only_where_no_machine_may_be_i
     for (name, cluster) in machines {
         facts = facts.machine(name, "vm-7", *cluster);
     }
-    assert_eq!(found(&facts), expected.map(|delete| ("far".to_owned(), delete)).into_iter().collect::<Vec<_>>());
+    assert_eq!(
+        found(&facts),
+        expected.map(|delete| ("far".to_owned(), delete)).into_iter().collect::<Vec<_>>()
+    );
     let kept = decide(&facts).kept;
     assert_eq!(kept.len(), usize::from(expected.is_none()), "{kept:?}");
 }
@@ -204,17 +210,25 @@ fn what_cannot_be_read_counts_as_living(#[case] path: String) {
         .balancer(balancer("old", "blue", "gone", &json!({})))
         .claim(claim(VOLUME, Some("blue")));
     assert_eq!(found(&facts).len(), 3);
-    let is_of_volumes = [facts::VOLUMES.to_owned(), facts::pods("vms"), facts::snapshots("vms"), read::instances("vms")];
+    let is_of_volumes =
+        [facts::VOLUMES.to_owned(), facts::pods("vms"), facts::snapshots("vms"), read::instances("vms")];
     let facts = facts.unread(&path);
     let report = decide(&facts);
     let left = if is_of_volumes.contains(&path) { 2 } else { usize::from(path == read::SERVICES) };
     assert_eq!((report.orphans.len(), report.not_read.len()), (left, 1), "{report:#?}");
-    assert!(report.orphans.iter().all(|orphan| !(left == 1 && orphan.kind == Kind::LoadBalancer)), "{report:#?}");
+    assert!(
+        report.orphans.iter().all(|orphan| !(left == 1 && orphan.kind == Kind::LoadBalancer)),
+        "{report:#?}"
+    );
 }
 
 #[test]
 fn of_a_guest_cluster_that_is_gone_all_is_left_once_its_machines_are() {
-    let mut facts = facts().claim(claim(VOLUME, Some("blue"))).unread(read::SERVICES).unread(read::NODES).unread(facts::VOLUMES);
+    let mut facts = facts()
+        .claim(claim(VOLUME, Some("blue")))
+        .unread(read::SERVICES)
+        .unread(read::NODES)
+        .unread(facts::VOLUMES);
     assert_eq!(found(&facts), []);
     facts.harvester.answers.insert(read::machines("vms"), list(&json!([])));
     assert_eq!(found(&facts), [("web".to_owned(), Deletion::Typed), (VOLUME.to_owned(), Deletion::Typed)]);
@@ -256,7 +270,11 @@ fn a_volume_that_may_be_on_its_way_is_kept(#[case] field: &str, #[case] value: V
 #[case::ours(VOLUME, Some("blue"), 1)]
 #[case::of_nobody_beside_us_alone(VOLUME, None, 1)]
 #[case::a_disk_of_a_machine("root-disk", Some("blue"), 0)]
-fn only_volumes_of_the_csi_driver_are_looked_at(#[case] name: &str, #[case] of: Option<&str>, #[case] count: usize) {
+fn only_volumes_of_the_csi_driver_are_looked_at(
+    #[case] name: &str,
+    #[case] of: Option<&str>,
+    #[case] count: usize,
+) {
     assert_eq!(found(&facts().claim(claim(name, of))).len(), count);
 }
 

@@ -52,7 +52,8 @@ pub(super) fn decide(seen: &Seen<'_>, report: &mut Report) {
 }
 
 fn is_volume(claim: &Value) -> bool {
-    serde_json::from_value::<PersistentVolumeClaim>(claim.clone()).is_ok_and(|claim| record::is_volume(&claim))
+    serde_json::from_value::<PersistentVolumeClaim>(claim.clone())
+        .is_ok_and(|claim| record::is_volume(&claim))
 }
 
 fn is_owned(claim: &Value) -> bool {
@@ -82,10 +83,11 @@ fn used(seen: &Seen<'_>) -> Result<BTreeSet<String>, String> {
             used.extend(volumes.iter().map(|volume| text(volume, "/spec/csi/volumeHandle").to_owned()));
         }
         // without its guest cluster a volume is nobody's only where no machine is
-        Err(why) if seen.may_live(None).is_some() => return Err(why),
+        Err(why) if !seen.is_deserted() => return Err(why),
         Err(_) => {}
     }
-    let machines = [(read::machines(namespace), "/spec/template/spec"), (read::instances(namespace), "/spec")];
+    let machines =
+        [(read::machines(namespace), "/spec/template/spec"), (read::instances(namespace), "/spec")];
     for (path, spec) in machines.into_iter().chain([(facts::pods(namespace), "/spec")]) {
         for object in seen.of_harvester(&path)? {
             used.extend(of_volumes(object.pointer(spec).unwrap_or(&Value::Null)));

@@ -14,7 +14,12 @@ fn of_two_clusters_in_order_the_screen_shows_services_nodes_and_pools() {
     assert_eq!((status.pools[0].name.as_str(), status.pools[0].available), ("lab", 7));
     assert_eq!(status.nodes[0].machine.as_deref(), Some("blue-1"));
     let page = render(&status, Colour(false));
-    for part in ["Kubernetes v1.36.0", "https://harvester:6443, namespace team-a; v1.9.0", "0 amber, 0 red", "10.0.0.50"] {
+    for part in [
+        "Kubernetes v1.36.0",
+        "https://harvester:6443, namespace team-a; v1.9.0",
+        "0 amber, 0 red",
+        "10.0.0.50",
+    ] {
         assert!(page.contains(part), "{part}: {page}");
     }
     assert!(!page.contains('\u{1b}') && render(&status, Colour(true)).contains('\u{1b}'));
@@ -35,7 +40,10 @@ fn a_service_without_address_stands_first_with_the_sentence_of_its_load_balancer
         "status": {"conditions": [{"type": "Ready", "status": "False", "message": "no pool\u{1b}[31m is free"}]}});
     let status = status(&facts);
     let first = &status.services[0];
-    assert_eq!((first.name.as_str(), first.object.as_str(), first.is_served), ("shop/zoo", "blue-zoo", false));
+    assert_eq!(
+        (first.name.as_str(), first.object.as_str(), first.is_served),
+        ("shop/zoo", "blue-zoo", false)
+    );
     assert_eq!(first.because, "no pool [31m is free", "others' text has no control characters");
     assert_eq!(status.services.len(), 3, "Services of other classes are others'");
 }

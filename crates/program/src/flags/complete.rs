@@ -32,7 +32,8 @@ impl Completion {
 pub fn complete(commands: &[Command], words: &[String]) -> Completion {
     let (last, before) = words.split_last().map_or(("", words), |(last, before)| (last.as_str(), before));
     let is_begun = |command: &&Command| {
-        command.words.len() <= before.len() && command.words.iter().zip(before).all(|(word, given)| word == given)
+        command.words.len() <= before.len()
+            && command.words.iter().zip(before).all(|(word, given)| word == given)
     };
     match commands.iter().find(is_begun) {
         Some(command) => of_flags(&command.table, &before[command.words.len()..], last),
@@ -44,7 +45,8 @@ fn of_words(commands: &[Command], before: &[String], last: &str) -> Completion {
     let mut candidates: Vec<(String, String)> = Vec::new();
     for command in commands {
         let is_path = command.words.iter().zip(before).all(|(word, given)| word == given);
-        let Some(next) = command.words.get(before.len()).filter(|next| is_path && next.starts_with(last)) else {
+        let Some(next) = command.words.get(before.len()).filter(|next| is_path && next.starts_with(last))
+        else {
             continue;
         };
         if candidates.iter().any(|(known, _)| known == next) {
@@ -165,8 +167,14 @@ mod tests {
     };
     const COMMANDS: &[Command] = &[
         Command { words: &["config", "make"], table: GENERATE },
-        Command { words: &["config", "look"], table: Table { program: "greeter look [FILE]", about: "Looks.", flags: &[] } },
-        Command { words: &["status"], table: Table { program: "greeter status", about: "Shows.", flags: &[] } },
+        Command {
+            words: &["config", "look"],
+            table: Table { program: "greeter look [FILE]", about: "Looks.", flags: &[] },
+        },
+        Command {
+            words: &["status"],
+            table: Table { program: "greeter status", about: "Shows.", flags: &[] },
+        },
     ];
 
     #[rstest]

@@ -147,20 +147,24 @@ impl<'a> Seen<'a> {
 
     /// Why a cluster of this name may be alive.
     pub(super) fn may_live(&self, cluster: Option<&str>) -> Option<String> {
+        // without its guest cluster no machine is known to be of another one
+        let guest_is_read = self.services.is_ok() && items(&self.facts.guest, read::NODES).is_ok();
+        let named = cluster.filter(|name| *name != names::DEFAULT_CLUSTER_NAME && guest_is_read);
+        self.other_machine(|of| named.is_none() || of.is_none() || of == named)
+    }
+
+    /// A sentence about a machine with such a label that is no Node of the guest cluster, or about the list that is missing.
+    fn other_machine(&self, is_meant: impl Fn(Option<&str>) -> bool) -> Option<String> {
         let namespace = &self.facts.namespace;
         let machines = match &self.machines {
             Ok(machines) => machines,
             Err(why) => return Some(why.clone()),
         };
-        // without its guest cluster no machine is known to be of another one
-        let guest_is_read = self.services.is_ok() && items(&self.facts.guest, read::NODES).is_ok();
-        let named = cluster.filter(|name| *name != names::DEFAULT_CLUSTER_NAME && guest_is_read);
-        let may_be = |machine: &&Value| {
+        let is_other = |machine: &&Value| {
             let is_ours = self.ours.contains(text(machine, "/metadata/uid"));
-            let of = label(machine, labels::GUEST_CLUSTER);
-            !is_ours && (named.is_none() || of.is_none() || of == named)
+            !is_ours && is_meant(label(machine, labels::GUEST_CLUSTER))
         };
-        let machine = machines.iter().find(may_be)?;
+        let machine = machines.iter().find(is_other)?;
         Some(format!("VirtualMachine {namespace}/{} may be a machine of its cluster", cut(name(machine))))
     }
 
@@ -259,7 +263,11 @@ impl<'a> Seen<'a> {
             Owner::Ours if namespace.is_empty() || service.is_empty() => {
                 Balancer::Kept("it names no Service".to_owned())
             }
-            Owner::Ours => Balancer::Left(Deletion::Asked, format!("Service {} is gone", cut(&wanted))),
+            // a cluster that was restored beside its original has the same UID
+            Owner::Ours => match self.other_machine(|of| of.is_some() && of == cluster) {
+                Some(why) => Balancer::Kept(why),
+                None => Balancer::Left(Deletion::Asked, format!("Service {} is gone", cut(&wanted))),
+            },
             Owner::Other(cluster) => match self.may_live(cluster) {
                 Some(why) => Balancer::Kept(why),
                 None => Balancer::Left(Deletion::Typed, self.no_machine()),

@@ -47,9 +47,11 @@ pub async fn read_both(
         claims(namespace),
         pods(namespace),
         snapshots(namespace),
-        read::POOLS.to_owned(),
     ];
-    let harvester = cluster(harvester, own.to_vec()).await;
+    // before the load balancers: a record that is there then has its load balancer in the list
+    let pools = cluster(harvester, vec![read::POOLS.to_owned()]).await;
+    let mut harvester = cluster(harvester, own.to_vec()).await;
+    harvester.answers.extend(pools.answers);
     let paths = [read::NODES, read::SERVICES, VOLUMES].map(str::to_owned).to_vec();
     let guest = match guest {
         Ok(client) => cluster(client, paths).await,

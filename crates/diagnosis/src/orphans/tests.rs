@@ -129,6 +129,9 @@ fn where_everything_is_used_nothing_is_left_behind() {
 fn an_object_with_this_clusters_uid_whose_service_is_gone_is_proved() {
     let facts = facts().balancer(balancer("old", "former", "gone", &of_cluster("c1", "s0")));
     assert_eq!(found(&facts), one("old", Deletion::Asked));
+    // restored from the same backup under another name, beside its original
+    let facts = facts.machine("m", "vm-7", Some("former"));
+    assert_eq!((found(&facts), decide(&facts).kept.len()), (vec![], 1));
 }
 
 #[test]

@@ -46,8 +46,9 @@ fn of_cluster(uid: &str, service: &str) -> Value {
 }
 
 fn claim(name: &str, cluster: Option<&str>) -> Value {
+    let labels = cluster.map_or(json!({}), |cluster| json!({labels::GUEST_CLUSTER: cluster}));
     json!({"metadata": {"namespace": "vms", "name": name, "uid": "uid-c", "resourceVersion": "9",
-            "creationTimestamp": LONG_AGO, "labels": {labels::GUEST_CLUSTER: cluster}},
+            "creationTimestamp": LONG_AGO, "labels": labels},
         "spec": {"volumeName": "pv", "accessModes": ["ReadWriteMany"]}, "status": {"phase": "Bound"}})
 }
 

@@ -42,10 +42,15 @@ impl Fields {
     /// # Errors
     /// 400: it is no JSON of this shape.
     pub(crate) fn of_body(body: &[u8]) -> Result<Self, Refusal> {
-        serde_json::from_slice(body).map_err(|_| {
+        let refusal = || {
             let form = r#"{"namespace": "…", "serviceAccountName": "…", "outputFormat": "yaml"}"#;
             refuse(StatusCode::BAD_REQUEST, format!("the body is no JSON object like {form}"))
-        })
+        };
+        // serde takes a list for an object, too
+        if !body.trim_ascii_start().starts_with(b"{") {
+            return Err(refusal());
+        }
+        serde_json::from_slice(body).map_err(|_| refusal())
     }
 
     /// Of the query of a GET: names are as they are; what is escaped in it is no name.

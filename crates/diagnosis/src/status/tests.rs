@@ -56,9 +56,9 @@ fn what_is_red_is_told_with_its_next_step_and_what_cannot_be_read_is_named() {
     facts.guest.answers.get_mut(read::NODES).unwrap().as_mut().unwrap()["items"][0]["spec"]["providerID"] =
         json!("harvester://gone");
     let status = status(&facts);
-    assert_eq!(status.findings.iter().map(|it| it.id).collect::<Vec<_>>(), ["nodes"]);
+    assert_eq!(status.findings.iter().map(|it| it.id).collect::<Vec<_>>(), ["machines"]);
     let page = render(&status, Colour(false));
-    assert!(page.contains("  red   nodes: ") && page.contains("        → "), "{page}");
+    assert!(page.contains("  red   machines: ") && page.contains("        → "), "{page}");
     assert!(page.contains("Pools: none") && page.contains("not read: Harvester: GET"), "{page}");
 }
 

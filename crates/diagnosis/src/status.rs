@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
-    doctor::{Finding, Verdict, examine, facts::Facts, read},
+    doctor::{Finding, Occasion, Verdict, examine, facts::Facts, read},
     explain::cut,
     screen::{Colour, table},
 };
@@ -82,7 +82,7 @@ fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
 
 /// What is on the screen.
 pub fn status(facts: &Facts) -> Status {
-    let findings = examine(facts);
+    let findings = examine(facts, Occasion::Daily);
     let of =
         |id: &str| findings.iter().find(|finding| finding.id == id).map_or("", |finding| &finding.sentence);
     let guest = format!("{}; controllers: {}", of("guest-api"), of("ccm"));

@@ -10,7 +10,7 @@ use program::{
     flags::{Flag, Table},
 };
 
-use super::{CHECKS, Finding, Verdict, examine, read, render};
+use super::{CHECKS, Finding, Occasion, Verdict, examine, read, render};
 use crate::{
     cli::{CLOUD_CONFIG, GUEST, OUTPUT, PROGRAM, is_json, refuse},
     screen::Colour,
@@ -24,6 +24,16 @@ pub const FLAGS: Table = Table {
     flags: &[
         GUEST,
         CLOUD_CONFIG,
+        Flag::value(
+            "rancher-credential",
+            "FILE",
+            "kubeconfig of the cloud credential by which Rancher makes machines; without it that is not looked at",
+        ),
+        Flag::switch(
+            "before-upgrade",
+            "looks at what must be so before these programs replace the Go ones, too",
+        ),
+        Flag::switch("before-rollback", "looks at what must be so before the Go programs replace these, too"),
         OUTPUT,
         Flag::switch("list", "names every check and what it looks at, and asks nobody"),
     ],
@@ -38,6 +48,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut reader = FLAGS.read(&args, |name| std::env::var(name).ok());
     let kubeconfig = reader.text("kubeconfig").map(PathBuf::from);
     let cloud_config = reader.text("cloud-config").map(PathBuf::from);
+    let rancher = reader.text("rancher-credential").map(PathBuf::from);
+    let replaced = [reader.is_on("before-upgrade"), reader.is_on("before-rollback")];
     let json = is_json(&mut reader);
     let is_list = reader.is_on("list");
     if let Err(faults) = reader.finish(()) {
@@ -48,8 +60,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         [true, false] => Occasion::BeforeUpgrade,
         [false, true] => Occasion::BeforeRollback,
         [true, true] => {
-            complain("--before-upgrade and --before-rollback exclude each other: give one of them");
-            return ExitCode::from(WRONG_ARGUMENTS);
+            let fault = "--before-upgrade and --before-rollback exclude each other: give one of them";
+            return refuse(&[fault.to_owned()]);
         }
     };
     if is_list {
@@ -62,8 +74,14 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         let config = cloud_config::find(cloud_config.as_deref()).and_then(|file| CloudConfig::read(&file));
         let config = config.as_ref().map_err(ToString::to_string);
         let read = read::read(&guest, config, &settings, process.clock.now());
-        let facts = program::progress("reading both clusters", read).await;
-        Ok::<_, cloud_config::Error>(examine(&facts))
+        let mut facts = program::progress("reading both clusters", read).await;
+        if let Some(file) = rancher {
+            facts.rancher = Some(match CloudConfig::read(&file) {
+                Ok(credential) => read::read_rancher(&credential, &settings).await,
+                Err(error) => Err(error.to_string()),
+            });
+        }
+        Ok::<_, cloud_config::Error>(examine(&facts, occasion))
     });
     match outcome {
         Ok(Ok(findings)) => show(&findings, json),

@@ -153,6 +153,7 @@ pub async fn read_with(
     harvester: Option<Client>,
     now: Timestamp,
 ) -> Facts {
+    let guest_time = time_of(guest).await;
     let guest = cluster(guest, of_guest());
     let (Ok(found), Some(client)) = (&config, harvester) else {
         let trial = Err(Failed { trouble: Trouble::NoAnswer, why: String::new() });
@@ -171,11 +172,13 @@ pub async fn read_with(
     };
     let namespace = &found.namespace;
     let paths = of_harvester(namespace);
-    let grants = join_all(GRANTS.iter().map(|grant| is_granted(&client, namespace, grant)));
-    let (guest, harvester, harvester_time, grants, trial) =
-        join!(guest, cluster(&client, paths), time_of(&client), grants, try_out(&client, namespace));
-    let grants = GRANTS.iter().copied().zip(grants).collect();
-    Facts { now, guest, config, harvester, harvester_time, grants, trial }
+    let rights = rights(namespace)
+        .into_iter()
+        .map(async |asked| Asked { allowed: is_granted(&client, &asked.right).await, ..asked });
+    let rights = stream::iter(rights).buffered(AT_ONCE).collect();
+    let (guest, harvester, harvester_time, rights, trial) =
+        join!(guest, cluster(&client, paths), time_of(&client), rights, try_out(&client, namespace));
+    Facts { now, guest, config, rancher: None, harvester, guest_time, harvester_time, rights, trial }
 }
 
 fn of_guest() -> Vec<String> {
@@ -191,6 +194,7 @@ fn of_harvester(namespace: &str) -> Vec<String> {
 /// Reads the lists again. Rights, the credential's life and the trial stay as they were asked for the first time.
 pub(crate) async fn again(guest: &Client, harvester: Option<&Client>, facts: &mut Facts, now: Timestamp) {
     facts.now = now;
+    facts.guest_time = time_of(guest).await;
     facts.guest = cluster(guest, of_guest()).await;
     if let (Ok(config), Some(client)) = (&facts.config, harvester) {
         let paths = of_harvester(&config.namespace);

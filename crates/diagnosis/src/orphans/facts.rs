@@ -3,12 +3,11 @@
 use jiff::Timestamp;
 use kube::Client;
 
+pub(super) use crate::doctor::read::VOLUMES;
 use crate::doctor::{
     facts::{Cluster, Failed, Trouble},
     read::{self, cluster},
 };
-
-pub(super) const VOLUMES: &str = "/api/v1/persistentvolumes";
 
 pub(super) fn claims(namespace: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims")

@@ -44,7 +44,10 @@ fn a_service_without_address_stands_first_with_the_sentence_of_its_load_balancer
         (first.name.as_str(), first.object.as_str(), first.is_served),
         ("shop/zoo", "blue-zoo", false)
     );
-    assert_eq!(first.because, "no pool [31m is free", "others' text has no control characters");
+    assert_eq!(
+        first.because, "no pool\u{fffd}[31m is free",
+        "of the text of others no control character is shown"
+    );
     assert_eq!(status.services.len(), 3, "Services of other classes are others'");
 }
 

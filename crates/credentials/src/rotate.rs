@@ -8,7 +8,7 @@
 use std::{
     fmt, fs, io,
     io::Write as _,
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown},
     path::{Path, PathBuf},
 };
 
@@ -182,6 +182,10 @@ async fn look(
     })?;
     let field = |field: &str| answer["status"][field].as_str().unwrap_or_default().to_owned();
     let fresh = text.replace(&token, &field("token"));
+    // YAML may hold a text otherwise than it is, folded over lines or escaped
+    if self::token(&fresh, &config.context).as_deref() != Some(field("token").as_str()) {
+        return Err(fault(format!("the token of {name} is not there as it is: write it on one line")));
+    }
     let tried = client(&parse(&fresh)?, options)?.apiserver_version().await;
     tried.map_err(|error| fault(format!("Harvester does not take the new token: {}", sentence(&error))))?;
     Ok(Looked::Fresh(fresh, field("expirationTimestamp")))
@@ -200,8 +204,10 @@ fn token(text: &str, context: &str) -> Option<String> {
     (!token.is_empty()).then_some(token)
 }
 
-/// Puts the text into the file as a whole, for its owner alone to read.
+/// Puts the text into the file as a whole. A link stays one, and who could read the file can read it.
 fn write(file: &Path, text: &str) -> io::Result<()> {
+    let file = fs::canonicalize(file)?;
+    let old = fs::metadata(&file)?;
     let mut beside = file.as_os_str().to_owned();
     beside.push(".new");
     let beside = PathBuf::from(beside);
@@ -209,10 +215,27 @@ fn write(file: &Path, text: &str) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut fresh = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+    let written = write_beside(&beside, text, &old).and_then(|()| fs::rename(&beside, &file));
+    if written.is_err() {
+        // the first error is the one to tell
+        drop(fs::remove_file(&beside));
+    }
+    written
+}
+
+fn write_beside(beside: &Path, text: &str, old: &fs::Metadata) -> io::Result<()> {
+    let mut fresh = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(beside)?;
+    let made = fresh.metadata()?;
+    if (made.uid(), made.gid()) != (old.uid(), old.gid()) {
+        fchown(&fresh, Some(old.uid()), Some(old.gid())).map_err(|error| {
+            let owner =
+                format!("it belongs to user {} and group {}, and has to stay theirs", old.uid(), old.gid());
+            io::Error::new(error.kind(), format!("{owner}: {error}: run this as that user, or as root"))
+        })?;
+    }
     fresh.write_all(text.as_bytes())?;
-    fresh.sync_all()?;
-    fs::rename(&beside, file)
+    fresh.set_permissions(fs::Permissions::from_mode(old.mode() & 0o777))?;
+    fresh.sync_all()
 }
 
 /// A token that was used less than so many days ago is in use.
@@ -258,6 +281,14 @@ pub(crate) async fn retire(
     let Some(secret) = object::get(client, &like).await? else {
         return Err(fault(format!("there is no Secret {name} in namespace {namespace}: nothing to retire")));
     };
+    let like = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account, "namespace": namespace}});
+    let owner = object::get(client, &like).await?;
+    let uid = owner.as_ref().and_then(|owner| owner["metadata"]["uid"].as_str()).unwrap_or_default();
+    if !plan::is_token_of(&secret, uid) {
+        return Err(fault(format!(
+            "Secret {name} of namespace {namespace} stays: it is no token of service account {account}"
+        )));
+    }
     let tracking = json!({"apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "kube-apiserver-legacy-service-account-token-tracking", "namespace": "kube-system"}});
     let since = object::get(client, &tracking).await?;
@@ -419,6 +450,62 @@ mod tests {
         let told = harvester.renew(&file, true).await.unwrap_err();
         assert!(told.contains("cloud-config generate --rotate demo vms"), "{told}");
         assert_eq!(fs::read_to_string(&file).unwrap(), before);
+    }
+
+    #[tokio::test]
+    async fn a_link_stays_a_link_and_its_target_has_the_new_token_with_the_mode_that_it_had() {
+        let harvester = harvester().await;
+        let file = harvester.file().await;
+        let before = fs::read_to_string(&file).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        let link = elsewhere.path().join("cloud-config");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        harvester.renew(&link, true).await.unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_ne!(fs::read_to_string(&file).unwrap(), before);
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o644);
+        assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 1);
+    }
+
+    /// YAML may fold a long text over lines: the token is there, but not as it is written.
+    #[tokio::test]
+    async fn a_file_in_which_the_token_cannot_be_replaced_stays_as_it_is_and_that_is_said() {
+        let harvester = harvester().await;
+        let file = harvester.file().await;
+        let text = fs::read_to_string(&file).unwrap();
+        let (head, token) = text.split_once("token: ").unwrap();
+        let token = token.lines().next().unwrap().trim_matches('"');
+        let (start, end) = token.split_at(20);
+        let rest = text.rsplit_once(token).unwrap().1.trim_start_matches('"');
+        let folded = format!("{head}token: \"{start}\\\n        {end}\"{rest}");
+        fs::write(&file, &folded).unwrap();
+        let told = harvester.renew(&file, true).await.unwrap_err();
+        assert!(told.contains("write it on one line"), "{told}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), folded);
+    }
+
+    #[tokio::test]
+    async fn a_secret_named_as_an_accounts_token_that_is_of_another_type_or_account_is_not_retired() {
+        let harvester = harvester().await;
+        let admin = harvester.server.client(User::admin());
+        let now: Timestamp = "2026-01-10T12:00:00Z".parse().unwrap();
+        let tracking = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"since": "2025-01-01"}, "metadata":
+            {"name": "kube-apiserver-legacy-service-account-token-tracking", "namespace": "kube-system"}});
+        object::create(&admin, &tracking).await.unwrap();
+        let opaque = |name: &str| {
+            json!({"apiVersion": "v1", "kind": "Secret", "type": "Opaque",
+                   "metadata": {"name": name, "namespace": "vms"}, "data": {"password": "YQ=="}})
+        };
+        let former = plan::secret(&request(), "of-an-account-that-is-gone");
+        for (account, secret) in
+            [("demo", opaque("demo-token")), ("demo", former), ("gitlab", opaque("gitlab-token"))]
+        {
+            let made = object::create(&admin, &secret).await.unwrap();
+            let told = retire(&admin, "vms", account, now).await.unwrap_err().to_string();
+            assert!(told.contains(&format!("is no token of service account {account}")), "{told}");
+            object::delete(&admin, &made).await.unwrap();
+        }
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@
 # generate_addon.sh, generate_addon_csi.sh and generate_kubeconfig.sh are one program but for the next line.
 script=generate_addon
 # What it prints, and makes, changes only together with this number, which the binary has too.
-revision=1
+revision=2
 
 usage() {
     echo "description: $script.sh makes an account in the Harvester cluster for $what of a guest cluster, and prints its kubeconfig. It needs kubectl and jq."
@@ -31,6 +31,13 @@ die() {
 
 note() {
     echo "$script.sh: note: $*" >&2
+}
+
+# Prints a secret. printf is a program in some shells, and everybody sees the arguments of a program.
+line() {
+    cat <<EOF
+$1
+EOF
 }
 
 is_name() {
@@ -115,7 +122,7 @@ use_binary() {
     [ -n "$check" ] || set -- "$@" --no-check
     if command -v kubectl >/dev/null 2>&1; then
         config=$(kubectl config view --raw --minify --flatten -o json </dev/null) || no_context
-        printf '%s\n' "$config" | "$program" cloud-config generate --kubeconfig - "$@" "$account" "$namespace"
+        line "$config" | "$program" cloud-config generate --kubeconfig - "$@" "$account" "$namespace"
     else
         "$program" cloud-config generate "$@" "$account" "$namespace"
     fi
@@ -137,7 +144,7 @@ create() {
 }
 
 of_context() {
-    printf '%s\n' "$config" | jq -r "$1 // \"\""
+    line "$config" | jq -r "$1 // \"\""
 }
 
 read_context() {
@@ -200,11 +207,12 @@ ensure_binding() {
         printf '\nCreating a %s: %s\n' "$resource" "$2"
     fi
     found=$(object "$resource.rbac.authorization.k8s.io" "$2" ${3:+--namespace "$3"})
-    desired=$(jq -cn --arg kind "$1" --arg name "$2" --arg place "$3" --arg role_kind "$4" --arg role "$5" --arg account "$account" --arg namespace "$namespace" '
+    desired=$(jq -cn --arg kind "$1" --arg name "$2" --arg place "$3" --arg role_kind "$4" --arg role "$5" --arg account "$account" --arg namespace "$namespace" --arg uid "$uid" '
         {apiVersion: "rbac.authorization.k8s.io/v1", kind: $kind, metadata: {name: $name},
          roleRef: {apiGroup: "rbac.authorization.k8s.io", kind: $role_kind, name: $role},
          subjects: [{kind: "ServiceAccount", name: $account, namespace: $namespace}]}
-        | if $place == "" then . else .metadata.namespace = $place end')
+        | if $place == "" then . else .metadata.namespace = $place end
+        | if $place == $namespace then .metadata.ownerReferences = [{apiVersion: "v1", kind: "ServiceAccount", name: $account, uid: $uid}] else . end')
     if [ -z "$found" ]; then
         printf '%s\n' "$desired" | create
         return
@@ -217,8 +225,12 @@ ensure_binding() {
     case $verdict in
     unchanged) echo "$resource.rbac.authorization.k8s.io/$2 unchanged" ;;
     # somebody else is in it, whose rights stay
-    add) printf '%s\n%s\n' "$found" "$desired" | jq -cs '.[0].subjects += .[1].subjects | .[0]' | kubectl replace -f - ;;
-    *) die "$1 $2 is there and grants the ${verdict#other }: delete it, then run this again: kubectl delete $resource $2${3:+ --namespace $3}" ;;
+    add)
+        others=$(printf '%s\n' "$found" | jq -r '[.subjects[]? | .kind + " " + (if .namespace then .namespace + "/" else "" end) + .name] | join(", ")')
+        [ -z "$others" ] || note "$resource.rbac.authorization.k8s.io/$2 is for $others too: take this account back by its subject alone"
+        printf '%s\n%s\n' "$found" "$desired" | jq -cs '.[0].subjects += .[1].subjects | .[0]' | kubectl replace -f -
+        ;;
+    *) die "$1 $2 is there and grants the ${verdict#other }: if nothing needs it, delete it, then run this again: kubectl delete $resource $2${3:+ --namespace $3}" ;;
     esac
 }
 
@@ -229,6 +241,18 @@ ensure_role() {
     printf '\nCreating a %s%s: %s\n' "$resource" "${2:+ in $2 namespace}" "$shared"
     found=$(object "$resource.rbac.authorization.k8s.io" "$shared" ${2:+--namespace "$2"})
     if [ -n "$found" ]; then
+        why=$(printf '%s\n' "$found" | jq -r --argjson rules "$3" '
+            def rights: [.[]? | (.verbs // [])[] as $verb
+                | ((.apiGroups // [])[] as $group | (.resources // [])[] as $resource
+                    | (if (.resourceNames // []) == [] then "" else .resourceNames[] end) as $name
+                    | [$verb, $group, $resource, $name]),
+                  ((.nonResourceURLs // [])[] as $path | [$verb, "", $path, ""])] | unique;
+            def title: .[0] + " " + .[2] + (if .[3] == "" then "" else " " + .[3] end);
+            (.rules | rights) as $found | ($rules | rights) as $wanted
+            | if $found - $wanted != [] then "grants " + ($found - $wanted | .[0] | title) + " too"
+              elif $wanted - $found != [] then "lacks " + ($wanted - $found | .[0] | title)
+              else "" end')
+        [ -z "$why" ] || die "$1 $shared is there and $why: if nothing needs it, delete it, then run this again: kubectl delete $resource $shared${2:+ --namespace $2}"
         echo "$resource.rbac.authorization.k8s.io/$shared unchanged"
         return
     fi
@@ -247,10 +271,11 @@ ensure_rights() {
         shared=harvester-csi-driver-least
         ensure_binding RoleBinding "$wide:csi-driver" "$namespace" ClusterRole harvesterhci.io:csi-driver
         ensure_role ClusterRole '' '[
-            {"apiGroups": ["storage.k8s.io"], "resources": ["storageclasses"], "verbs": ["get", "list", "watch"]},
+            {"apiGroups": ["storage.k8s.io"], "resources": ["storageclasses"], "verbs": ["get", "list"]},
             {"apiGroups": ["snapshot.storage.k8s.io"], "resources": ["volumesnapshotclasses"], "verbs": ["get"]},
             {"apiGroups": ["harvesterhci.io"], "resources": ["settings"],
-             "resourceNames": ["csi-driver-config", "csi-online-expand-validation"], "verbs": ["get"]}]'
+             "resourceNames": ["csi-driver-config"], "verbs": ["get"]},
+            {"apiGroups": ["harvesterhci.io"], "resources": ["volumeremotebackups"], "verbs": ["get"]}]'
         ensure_binding ClusterRoleBinding "$wide:csi-driver" '' ClusterRole "$shared"
         ensure_role Role harvester-system '[
             {"apiGroups": ["harvesterhci.io"], "resources": ["networkfilesystems"],
@@ -288,9 +313,9 @@ ensure_token() {
                 annotations: {"kubernetes.io/service-account.name": $account, "kubernetes.io/service-account.uid": $uid},
                 ownerReferences: [{apiVersion: "v1", kind: "ServiceAccount", name: $account, uid: $uid}]}}' | create
     else
-        owner=$(printf '%s\n' "$found" | jq -r '.type + " " + .metadata.annotations["kubernetes.io/service-account.uid"]')
+        owner=$(line "$found" | jq -r '.type + " " + .metadata.annotations["kubernetes.io/service-account.uid"]')
         [ "$owner" = "kubernetes.io/service-account-token $uid" ] ||
-            die "Secret $secret is there and is not of this account: delete it, then run this again: kubectl delete secret $secret --namespace $namespace"
+            die "Secret $secret is there and is not of this account: if nothing needs it, delete it, then run this again: kubectl delete secret $secret --namespace $namespace"
         echo "secret/$secret unchanged"
     fi
     echo "Secret name: $secret"
@@ -298,7 +323,7 @@ ensure_token() {
     left=30
     while :; do
         found=$(object secret "$secret" --namespace "$namespace")
-        filled=$(printf '%s\n' "$found" | jq -r '(.data["ca.crt"] // "") != "" and (.data.token // "") != ""')
+        filled=$(line "$found" | jq -r '(.data["ca.crt"] // "") != "" and (.data.token // "") != ""')
         [ "$filled" != true ] || break
         left=$((left - 1))
         [ $left -gt 0 ] || { echo failed; die "Harvester has put no token into Secret $secret of namespace $namespace for 30 s: run this again, and look at kube-controller-manager of Harvester"; }
@@ -306,12 +331,12 @@ ensure_token() {
     done
     echo 'done'
     echo 'Getting user token from secret...done'
-    secret_ca=$(printf '%s\n' "$found" | jq -r '.data["ca.crt"]')
+    secret_ca=$(line "$found" | jq -r '.data["ca.crt"]')
 }
 
-# The kubeconfig with this certificate authority. The token reaches jq by a pipe, because arguments are seen by everybody.
+# The kubeconfig with this certificate authority. The token reaches jq by a pipe.
 kubeconfig() {
-    printf '%s\n' "$found" | jq -r --arg ca "$1" --arg server "$address" --arg server_name "$server_name" \
+    line "$found" | jq -r --arg ca "$1" --arg server "$address" --arg server_name "$server_name" \
         --arg cluster "$cluster" --arg user "$user" --arg namespace "$namespace" '
         def is_plain: test("^(https://[A-Za-z0-9._~:/%@\\[\\]-]*[A-Za-z0-9/]|[A-Za-z][A-Za-z0-9._/@+=-]*)$")
             and (test("^(true|false|null|yes|no|on|off|y|n)$"; "i") | not);
@@ -354,7 +379,7 @@ make_kubeconfig() {
     [ "$part" != csi ] || resource='"resource": "persistentvolumeclaims"'
     for ca in "$secret_ca" "$context_ca" ''; do
         result=$(kubeconfig "$ca")
-        (umask 077 && printf '%s\n' "$result" >"$folder/config")
+        (umask 077 && line "$result" >"$folder/config")
         left=5
         while :; do
             if answer=$(printf '{"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": {"namespace": "%s", "verb": "create", %s}}}' "$namespace" "$resource" |
@@ -401,7 +426,7 @@ keep_kubeconfig() {
     file=./tmp/kube/k8s-$account-$namespace-conf
     # a file that is there keeps its mode
     rm -f "$file"
-    (umask 077 && printf '%s\n' "$result" >"$file")
+    (umask 077 && line "$result" >"$file")
     echo 'done'
 }
 
@@ -418,7 +443,7 @@ print_addon() {
     fi
     printf '  addons: |-\n    ---\n    apiVersion: v1\n    kind: Secret\n    metadata:\n'
     printf '      name: %s\n      namespace: kube-system\n    type: Opaque\n    stringData:\n      %s: |\n' $name $key
-    printf '%s\n' "$result" | sed 's/^/        /'
+    line "$result" | sed 's/^/        /'
     printf '  addons_include:\n'
     printf '  - %s\n' "$@"
 }
@@ -429,11 +454,16 @@ print_cloud_init() {
     else
         echo '########## cloud config ############'
     fi
-    printf '%s\n\n' "$result"
+    line "$result"
+    echo
     echo '########## cloud-init user data ############'
-    content=$(printf '%s\n' "$result" | jq -Rrs @base64)
-    printf 'write_files:\n- encoding: b64\n  content: %s\n  owner: root:root\n' "$content"
-    printf "  path: %s\n  permissions: '0644'\n" "$path"
+    content=$(line "$result" | jq -Rrs @base64)
+    line "write_files:
+- encoding: b64
+  content: $content
+  owner: root:root
+  path: $path
+  permissions: '0644'"
 }
 
 # all is read before anything is done: a download that breaks off does nothing
@@ -465,7 +495,7 @@ main() {
     case $format in
     rke-addon) print_addon ;;
     cloud-init) print_cloud_init ;;
-    kubeconfig) printf '%s\n' "$result" >&3 ;;
+    kubeconfig) line "$result" >&3 ;;
     esac
 }
 

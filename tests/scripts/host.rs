@@ -25,6 +25,8 @@ pub(crate) struct How {
     pub(crate) bsd: bool,
     /// With the binary.
     pub(crate) binary: bool,
+    /// With what each program that is started gets as arguments in file `arguments`.
+    pub(crate) watched: bool,
     /// The context of the kubeconfig, where it is not Harvester.
     pub(crate) kubeconfig: Option<&'static str>,
 }
@@ -194,6 +196,9 @@ impl Host {
         if how.binary {
             symlink(binary(), programs.join("harvester-cloud-provider")).unwrap();
         }
+        if how.watched {
+            watched_tools(&programs, &folder.path().join("arguments"));
+        }
         let mut path = programs.display().to_string();
         if how.bsd {
             bsd_tools(&programs);
@@ -259,6 +264,18 @@ pub(crate) fn below(folder: &Path) -> Vec<PathBuf> {
         }
     }
     files
+}
+
+/// The programs that a script may start, which note how they are called.
+fn watched_tools(folder: &Path, log: &Path) {
+    for name in ["kubectl", "jq", "printf", "echo", "cat", "sed", "mkdir", "mktemp", "rm", "sleep"] {
+        let file = folder.join(name);
+        let real = fs::read_link(&file).ok().or_else(|| in_path(name)).unwrap();
+        drop(fs::remove_file(&file));
+        let note = format!("printf '%s\\n' \"{name} $*\" >>{}", log.display());
+        fs::write(&file, format!("#!/bin/sh\n{note}\nexec {} \"$@\"\n", real.display())).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    }
 }
 
 /// Tools that know only what those of macOS and FreeBSD know too. Every other tool is missing.

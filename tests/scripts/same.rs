@@ -41,6 +41,35 @@ async fn every_shell_prints_the_same_piped_or_from_a_file_and_with_the_tools_of_
     }
 }
 
+/// In mksh printf is a program, and everybody sees the arguments of a program.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_program_that_the_script_starts_has_a_secret_in_its_arguments_in_any_shell() {
+    let Some(host) = Host::open().await else { return };
+    let mut all = shells();
+    if in_path("bash").is_some() {
+        // bash without its own printf and echo
+        let without = "enable -n printf echo; eval \"$(cat)\"";
+        all.push(vec!["bash".to_owned(), "-c".to_owned(), without.to_owned()]);
+    }
+    let admin = fs::read_to_string(host.kubeconfig()).unwrap();
+    let admin = admin.split_once("token: ").unwrap().1.lines().next().unwrap().trim_matches('"');
+    for (index, shell) in all.into_iter().enumerate() {
+        for (at, format) in ["cloud-init", "kubeconfig", "rke-addon"].into_iter().enumerate() {
+            let how = How { shell: shell.clone(), watched: true, ..How::default() };
+            let account = format!("demo-{index}-{at}");
+            let told = host.works(&how, ADDON, &format!("{account} vms --keep --format {format}")).await;
+            let token = told.out.rsplit_once("token: ").unwrap().1.lines().next().unwrap();
+            let content =
+                told.out.split_once("content: ").map_or("-", |(_, rest)| rest.lines().next().unwrap());
+            let log = fs::read_to_string(told.folder.path().join("arguments")).unwrap();
+            assert!(log.contains("jq "), "{how:?}: {log}");
+            for secret in [token, content, admin] {
+                assert!(secret == "-" || !log.contains(secret), "{how:?}: {log}");
+            }
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_binary_prints_and_makes_what_the_script_does() {
     let Some(host) = Host::open().await else { return };

@@ -29,7 +29,7 @@ use crate::{
 /// Name in usage texts and in the User-Agent.
 const PROGRAM: &str = "harvester-cloud-provider";
 /// What is printed, and made, changes only together with this number, which the scripts in `deploy/` have too.
-pub const REVISION: u32 = 1;
+pub const REVISION: u32 = 2;
 const WRONG_ARGUMENTS: u8 = 2;
 const RIGHT_MISSING: u8 = 3;
 /// Longest kubeconfig that is read from standard input.

@@ -105,7 +105,7 @@ impl Run<'_> {
         let (title, account) = plan::account(request);
         let account = self.ensure(&title, &account).await?;
         let uid = account["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
-        for step in plan::rights(request) {
+        for step in plan::rights(request, &uid) {
             self.take(step).await?;
         }
         let (ca, token) = match request.rotate {
@@ -200,7 +200,16 @@ impl Run<'_> {
         let name = object::title(wanted);
         let (object, done) = match plan::decide(found.as_ref(), wanted) {
             Verdict::Create => (object::create(&client, wanted).await?, "created"),
-            Verdict::Replace(object) => (object::replace(&client, &object).await?, "replaced"),
+            Verdict::Replace(object) => {
+                let others = plan::others(&object, wanted);
+                if !others.is_empty() {
+                    self.note(format!(
+                        "{name} is for {} too: take this account back by its subject alone",
+                        others.join(", ")
+                    ));
+                }
+                (object::replace(&client, &object).await?, "replaced")
+            }
             Verdict::Unchanged => (found.unwrap_or_default(), "unchanged"),
             Verdict::Refuse(why) => return Err(refused(wanted, &why)),
         };
@@ -379,7 +388,7 @@ fn refused(wanted: &Value, why: &str) -> Error {
     let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
     let place = wanted["metadata"]["namespace"].as_str().map(|place| format!(" --namespace {place}"));
     fault(format!(
-        "{kind} {name} is there and {why}: delete it, then run this again: kubectl delete {} {name}{}",
+        "{kind} {name} is there and {why}: if nothing needs it, delete it, then run this again: kubectl delete {} {name}{}",
         kind.to_lowercase(),
         place.unwrap_or_default()
     ))

@@ -1,5 +1,7 @@
 //! Which objects a kubeconfig needs, in their order, and what is to be done about each. Pure.
 
+use std::{collections::BTreeSet, fmt};
+
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 
@@ -45,25 +47,25 @@ pub(crate) fn roles(part: Part) -> &'static [&'static str] {
 }
 
 /// The rights of the account.
-pub(crate) fn rights(request: &Request) -> Vec<Step> {
+pub(crate) fn rights(request: &Request, uid: &str) -> Vec<Step> {
     let Request { part, account, namespace, least, .. } = request;
     let name = format!("{namespace}-{account}");
     let own = Some(namespace.as_str());
-    let mut steps = vec![binding(request, &name, own, "ClusterRole", CLOUD_PROVIDER)];
+    let mut steps = vec![binding(request, uid, &name, own, "ClusterRole", CLOUD_PROVIDER)];
     match (part, least) {
         (Part::CloudProvider, _) => {}
-        (Part::CsiDriver, false) => steps.push(binding(request, &name, None, "ClusterRole", CSI_DRIVER)),
+        (Part::CsiDriver, false) => steps.push(binding(request, uid, &name, None, "ClusterRole", CSI_DRIVER)),
         (Part::CsiDriver, true) => {
             // no account's name has a colon
             let split = format!("{name}:csi-driver");
-            steps.push(binding(request, &split, own, "ClusterRole", CSI_DRIVER));
+            steps.push(binding(request, uid, &split, own, "ClusterRole", CSI_DRIVER));
             steps.push(role(None, &wide_rules()));
-            steps.push(binding(request, &split, None, "ClusterRole", LEAST));
+            steps.push(binding(request, uid, &split, None, "ClusterRole", LEAST));
             steps.push(role(Some(HARVESTER_SYSTEM), &export_rules()));
-            steps.push(binding(request, &split, Some(HARVESTER_SYSTEM), "Role", LEAST));
+            steps.push(binding(request, uid, &split, Some(HARVESTER_SYSTEM), "Role", LEAST));
             let in_longhorn = [
                 role(Some(LONGHORN_SYSTEM), &volume_rules()),
-                binding(request, &split, Some(LONGHORN_SYSTEM), "Role", LEAST),
+                binding(request, uid, &split, Some(LONGHORN_SYSTEM), "Role", LEAST),
             ];
             for step in in_longhorn {
                 let Step::Ensure { title, object } = step else { continue };
@@ -77,12 +79,15 @@ pub(crate) fn rights(request: &Request) -> Vec<Step> {
     steps
 }
 
+// together those of harvester-csi-driver-shared in deploy/rbac/ours.yaml
 fn wide_rules() -> Value {
     json!([
-        {"apiGroups": ["storage.k8s.io"], "resources": ["storageclasses"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": ["storage.k8s.io"], "resources": ["storageclasses"], "verbs": ["get", "list"]},
         {"apiGroups": ["snapshot.storage.k8s.io"], "resources": ["volumesnapshotclasses"], "verbs": ["get"]},
         {"apiGroups": ["harvesterhci.io"], "resources": ["settings"],
-         "resourceNames": ["csi-driver-config", "csi-online-expand-validation"], "verbs": ["get"]},
+         "resourceNames": ["csi-driver-config"], "verbs": ["get"]},
+        // whoever has the ID of a backup may restore it in another namespace
+        {"apiGroups": ["harvesterhci.io"], "resources": ["volumeremotebackups"], "verbs": ["get"]},
     ])
 }
 
@@ -95,7 +100,19 @@ fn volume_rules() -> Value {
     json!([{"apiGroups": ["longhorn.io"], "resources": ["volumes"], "verbs": ["get"]}])
 }
 
-fn binding(request: &Request, name: &str, place: Option<&str>, role_kind: &str, role: &str) -> Step {
+/// Who makes an account of this name anew gets nothing that goes with the account.
+fn owners(request: &Request, uid: &str) -> Value {
+    json!([{"apiVersion": "v1", "kind": "ServiceAccount", "name": request.account, "uid": uid}])
+}
+
+fn binding(
+    request: &Request,
+    uid: &str,
+    name: &str,
+    place: Option<&str>,
+    role_kind: &str,
+    role: &str,
+) -> Step {
     let kind = if place.is_some() { "RoleBinding" } else { "ClusterRoleBinding" };
     let mut object = json!({
         "apiVersion": format!("{RBAC}/v1"), "kind": kind, "metadata": {"name": name},
@@ -104,6 +121,9 @@ fn binding(request: &Request, name: &str, place: Option<&str>, role_kind: &str, 
     });
     if let Some(place) = place {
         object["metadata"]["namespace"] = place.into();
+        if place == request.namespace {
+            object["metadata"]["ownerReferences"] = owners(request, uid);
+        }
     }
     Step::Ensure { title: title(kind, place, name), object }
 }
@@ -135,11 +155,11 @@ pub(crate) fn rotation(request: &Request, uid: &str) -> Vec<Step> {
     let (anchor, name) = (anchor_name(account), format!("{namespace}-{account}:token"));
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret", "type": "Opaque",
-        "metadata": {"name": anchor, "namespace": namespace, "ownerReferences": [
-            {"apiVersion": "v1", "kind": "ServiceAccount", "name": account, "uid": uid}]},
+        "metadata": {"name": anchor, "namespace": namespace, "ownerReferences": owners(request, uid)},
     });
     let role = json!({
-        "apiVersion": format!("{RBAC}/v1"), "kind": "Role", "metadata": {"name": name, "namespace": namespace},
+        "apiVersion": format!("{RBAC}/v1"), "kind": "Role",
+        "metadata": {"name": name, "namespace": namespace, "ownerReferences": owners(request, uid)},
         "rules": [{"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": [account],
                    "verbs": ["create"]}],
     });
@@ -147,7 +167,7 @@ pub(crate) fn rotation(request: &Request, uid: &str) -> Vec<Step> {
     vec![
         Step::Ensure { title: secret_title, object: secret },
         Step::Ensure { title: title("Role", Some(namespace), &name), object: role },
-        binding(request, &name, Some(namespace), "Role", &name),
+        binding(request, uid, &name, Some(namespace), "Role", &name),
     ]
 }
 
@@ -173,7 +193,7 @@ pub(crate) fn secret(request: &Request, uid: &str) -> Value {
         "metadata": {
             "name": secret_name(account), "namespace": namespace,
             "annotations": {"kubernetes.io/service-account.name": account, OWNER: uid},
-            "ownerReferences": [{"apiVersion": "v1", "kind": "ServiceAccount", "name": account, "uid": uid}],
+            "ownerReferences": owners(request, uid),
         },
     })
 }
@@ -213,17 +233,93 @@ pub(crate) fn decide(found: Option<&Value>, wanted: &Value) -> Verdict {
             object["subjects"] = subjects.into();
             Verdict::Replace(object)
         }
+        "Secret" if wanted["type"] == TOKEN_TYPE => {
+            let uid = wanted["metadata"]["annotations"][OWNER].as_str().unwrap_or_default();
+            own_secret(is_token_of(found, uid))
+        }
+        // the anchor: one of the same name may hold somebody's password, who replaces it when he likes
         "Secret" => {
-            let owner =
-                |object: &Value| (object["type"].clone(), object["metadata"]["annotations"][OWNER].clone());
-            if owner(found) == owner(wanted) {
-                Verdict::Unchanged
-            } else {
-                Verdict::Refuse("is not of this account".to_owned())
+            let uid = |object: &Value| object["metadata"]["ownerReferences"][0]["uid"].clone();
+            own_secret(found["type"] == wanted["type"] && uid(found) == uid(wanted))
+        }
+        "Role" | "ClusterRole" => {
+            let (found, wanted) = (Right::all(&found["rules"]), Right::all(&wanted["rules"]));
+            match (found.difference(&wanted).next(), wanted.difference(&found).next()) {
+                (Some(more), _) => Verdict::Refuse(format!("grants {more} too")),
+                (None, Some(less)) => Verdict::Refuse(format!("lacks {less}")),
+                (None, None) => Verdict::Unchanged,
             }
         }
         _ => Verdict::Unchanged,
     }
+}
+
+fn own_secret(is_own: bool) -> Verdict {
+    if is_own { Verdict::Unchanged } else { Verdict::Refuse("is not of this account".to_owned()) }
+}
+
+/// Whether the Secret has the token of the account with this UID.
+pub(crate) fn is_token_of(secret: &Value, uid: &str) -> bool {
+    secret["type"] == TOKEN_TYPE && !uid.is_empty() && secret["metadata"]["annotations"][OWNER] == uid
+}
+
+/// One verb of a rule on one resource, however the rules are put together.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Right {
+    verb: String,
+    group: String,
+    resource: String,
+    /// Empty: every object.
+    name: String,
+}
+
+impl Right {
+    fn all(rules: &Value) -> BTreeSet<Self> {
+        let texts = |rule: &Value, field: &str| {
+            let list = rule[field].as_array().into_iter().flatten();
+            list.filter_map(|text| text.as_str().map(str::to_owned)).collect::<Vec<_>>()
+        };
+        let mut all = BTreeSet::new();
+        for rule in rules.as_array().into_iter().flatten() {
+            let mut add = |group: &str, resource: &str, name: &str| {
+                let one = |verb| Self {
+                    verb,
+                    group: group.to_owned(),
+                    resource: resource.to_owned(),
+                    name: name.to_owned(),
+                };
+                all.extend(texts(rule, "verbs").into_iter().map(one));
+            };
+            let mut names = texts(rule, "resourceNames");
+            if names.is_empty() {
+                names.push(String::new());
+            }
+            for group in texts(rule, "apiGroups") {
+                for resource in texts(rule, "resources") {
+                    names.iter().for_each(|name| add(&group, &resource, name));
+                }
+            }
+            texts(rule, "nonResourceURLs").iter().for_each(|path| add("", path, ""));
+        }
+        all
+    }
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.verb, self.resource)?;
+        if self.name.is_empty() { Ok(()) } else { write!(f, " {}", self.name) }
+    }
+}
+
+/// Who else is in a binding, as `ServiceAccount vms/demo`.
+pub(crate) fn others(binding: &Value, wanted: &Value) -> Vec<String> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let title = |one: &Value| {
+        let place = one["namespace"].as_str().map(|place| format!("{place}/")).unwrap_or_default();
+        format!("{} {place}{}", text(&one["kind"]), text(&one["name"]))
+    };
+    names(binding).filter(|one| !is_same(one, &wanted["subjects"][0])).map(title).collect()
 }
 
 fn names(binding: &Value) -> impl Iterator<Item = &Value> {
@@ -278,7 +374,7 @@ mod tests {
                 text(&metadata["name"])
             )
         };
-        rights(request).into_iter().filter_map(object).map(name).collect()
+        rights(request, "1").into_iter().filter_map(object).map(name).collect()
     }
 
     #[test]
@@ -339,6 +435,83 @@ mod tests {
             }
         };
         assert_eq!(told, expected);
+    }
+
+    /// The garbage collector of Kubernetes takes what the account owns, in its own namespace alone.
+    #[test]
+    fn what_is_in_the_namespace_of_the_account_goes_with_it() {
+        let request = request(Part::CsiDriver, "vms", "demo", true);
+        let mut objects: Vec<_> = rotation(&request, "1").into_iter().map(object_of).collect();
+        let of_rights =
+            rights(&request, "1").into_iter().filter(|step| !matches!(step, Step::TellOfWide { .. }));
+        objects.extend(of_rights.map(object_of));
+        objects.push(secret(&request, "1"));
+        for object in objects {
+            let owner = &object["metadata"]["ownerReferences"][0];
+            let expected = if object["metadata"]["namespace"] == "vms" { json!("1") } else { Value::Null };
+            assert_eq!(owner["uid"], expected, "{object}");
+        }
+    }
+
+    fn object_of(step: Step) -> Value {
+        match step {
+            Step::Ensure { object, .. } | Step::EnsureIn { object, .. } => object,
+            Step::TellOfWide { .. } => panic!("{step:?}"),
+        }
+    }
+
+    #[test]
+    fn a_role_of_that_name_with_other_rules_is_named_and_nothing_is_bound_to_it() {
+        let wanted = object_of(role(None, &wide_rules()));
+        assert_eq!(decide(Some(&wanted), &wanted), Verdict::Unchanged);
+        let with = |rules: Value| {
+            let mut found = wanted.clone();
+            found["rules"] = rules;
+            decide(Some(&found), &wanted)
+        };
+        // the same rights, written in another way
+        let mut split = wide_rules();
+        split[0]["verbs"] = json!(["get"]);
+        let list =
+            json!({"apiGroups": ["storage.k8s.io"], "resources": ["storageclasses"], "verbs": ["list"]});
+        split.as_array_mut().unwrap().push(list);
+        assert_eq!(with(split), Verdict::Unchanged);
+        let mut more = wide_rules();
+        more[1]["verbs"] = json!(["get", "delete"]);
+        let mut all = wide_rules();
+        all[2]["resourceNames"] = json!([]);
+        let mut health = wide_rules();
+        health.as_array_mut().unwrap().push(json!({"nonResourceURLs": ["*"], "verbs": ["*"]}));
+        for (rules, why) in [
+            (more, "grants delete volumesnapshotclasses too"),
+            (all, "grants get settings too"),
+            (health, "grants * * too"),
+            (json!([]), "lacks get settings csi-driver-config"),
+            (Value::Null, "lacks get settings csi-driver-config"),
+        ] {
+            assert_eq!(with(rules.clone()), Verdict::Refuse(why.to_owned()), "{rules}");
+        }
+    }
+
+    #[test]
+    fn a_secret_of_another_purpose_is_not_made_the_anchor() {
+        let request = request(Part::CloudProvider, "vms", "demo", false);
+        let anchor = |uid: &str| object_of(rotation(&request, uid).remove(0));
+        assert_eq!(decide(Some(&anchor("1")), &anchor("1")), Verdict::Unchanged);
+        let mut passwords = anchor("1");
+        passwords["metadata"]["ownerReferences"] = Value::Null;
+        for other in [passwords, anchor("2")] {
+            assert!(matches!(decide(Some(&other), &anchor("1")), Verdict::Refuse(_)), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_binding_that_gets_a_second_subject_is_told_with_the_first() {
+        let own = json!([{"kind": "ServiceAccount", "name": "d", "namespace": "v"}]);
+        let other = json!([{"kind": "ServiceAccount", "name": "c", "namespace": "v-d"}, {"kind": "User", "name": "u"}]);
+        let told = others(&bound(&other, "r"), &bound(&own, "r"));
+        assert_eq!(told, ["ServiceAccount v-d/c", "User u"]);
+        assert_eq!(others(&bound(&own, "r"), &bound(&own, "r")), Vec::<String>::new());
     }
 
     #[test]

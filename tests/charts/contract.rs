@@ -186,14 +186,10 @@ fn ccm_args(helm: &std::path::Path, options: &[&str]) -> Vec<String> {
 #[test]
 fn without_values_both_usual_places_of_the_cloud_config_are_mounted() {
     let Some(helm) = helm() else { return };
-    for options in [&[][..], &["cloudConfigPath=/etc/kubernetes/cloud-config"]] {
-        let rendered = render(&helm, CCM, options);
-        let ccm = container(&rendered, "Deployment", CCM, CCM);
-        assert_eq!(args(ccm)[0], "--cloud-config=/etc/kubernetes/cloud-config");
-        let mounts: Vec<_> =
-            array(ccm, "/volumeMounts").iter().map(|mount| text(mount, "/mountPath")).collect();
-        assert_eq!(mounts, ["/etc/kubernetes", "/var/lib/rancher/rke2/etc/config-files"]);
-    }
+    let rendered = render(&helm, CCM, &[]);
+    let ccm = container(&rendered, "Deployment", CCM, CCM);
+    let mounts: Vec<_> = array(ccm, "/volumeMounts").iter().map(|mount| text(mount, "/mountPath")).collect();
+    assert_eq!(mounts, ["/etc/kubernetes", "/var/lib/rancher/rke2/etc/config-files"]);
     for (_, pod) in pods(&render(&helm, CSI, &[])) {
         let places: Vec<_> =
             array(pod, "/volumes").iter().map(|volume| text(volume, "/hostPath/path")).collect();

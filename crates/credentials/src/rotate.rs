@@ -497,7 +497,8 @@ mod tests {
             json!({"apiVersion": "v1", "kind": "Secret", "type": "Opaque",
                    "metadata": {"name": name, "namespace": "vms"}, "data": {"password": "YQ=="}})
         };
-        let former = plan::secret(&request(), "of-an-account-that-is-gone");
+        let mut former = plan::secret(&request(), "of-an-account-that-is-gone");
+        former["metadata"]["ownerReferences"] = Value::Null;
         for (account, secret) in
             [("demo", opaque("demo-token")), ("demo", former), ("gitlab", opaque("gitlab-token"))]
         {

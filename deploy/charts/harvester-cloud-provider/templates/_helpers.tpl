@@ -1,7 +1,16 @@
-{{- /* After `helm upgrade --reuse-values` the values are those of the former chart: what that one did not have is added. */}}
+{{- /* After `helm upgrade --reuse-values` the values are those of the former chart: what that one did not have is added, in maps too.
+Some maps are somebody's as a whole. */}}
 {{- define "ccm.defaults" -}}
-{{- range $key, $value := .Files.Get "files/values.yaml" | fromYaml }}
-{{- if not (hasKey $.Values $key) }}{{ $_ := set $.Values $key $value }}{{ end }}
+{{- include "ccm.fill" (list .Values (.Files.Get "files/values.yaml" | fromYaml)) }}
+{{- end }}
+
+{{- define "ccm.fill" -}}
+{{- $own := index . 0 }}
+{{- range $key, $value := index . 1 }}
+{{- if not (hasKey $own $key) }}{{ $_ := set $own $key $value }}
+{{- else if has $key (list "affinity" "nodeSelector" "resources" "securityContext" "global" "kube-vip") }}
+{{- else if and (kindIs "map" $value) (kindIs "map" (get $own $key)) }}{{ include "ccm.fill" (list (get $own $key) $value) }}
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -47,23 +56,38 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ dig "cattle" "clusterName" "" (.Values.global | default dict) | default .Values.clusterName }}
 {{- end }}
 
-{{- /* The file on the nodes; empty where a Secret has it. */}}
+{{- /* The file on the nodes, or the folder that it is in, with a slash at its end; empty where a Secret has it. */}}
 {{- define "ccm.file" -}}
 {{- $config := .Values.cloudConfig | default dict }}
 {{- if not $config.secretName }}
-{{- $file := .Values.cloudConfigPath | default $config.hostPath }}
-{{- if not $file }}
+{{- $given := .Values.cloudConfigPath | default $config.hostPath }}
+{{- if not $given }}
 {{- fail "no cloud-config: set cloudConfig.secretName to a Secret, or cloudConfigPath to a file on the nodes" }}
 {{- end }}
-{{- if not (isAbs $file) }}
-{{- fail (printf "cloudConfigPath %q: give an absolute path of the nodes" $file) }}
+{{- if not (isAbs $given) }}
+{{- fail (printf "cloudConfigPath %q: give an absolute path of the nodes" $given) }}
 {{- end }}
-{{- $file = clean $file }}
-{{- if eq (dir $file) "/" }}
-{{- fail (printf "cloudConfigPath %q: its folder is mounted, and that would be all of the node: put the file into a folder of its own" $file) }}
+{{- $file := clean $given }}
+{{- if eq $file "/etc/kubernetes" }}{{ $file = "/etc/kubernetes/cloud-config" }}
+{{- else if eq $file "/var/lib/rancher/rke2/etc/config-files" }}{{ $file = printf "%s/cloud-provider-config" $file }}
+{{- else if hasSuffix "/" $given }}{{ $file = printf "%s/" $file }}
+{{- end }}
+{{- $folder := include "ccm.folder" $file }}
+{{- if regexMatch (include "ccm.foldersOfTheNode" .) $folder }}
+{{- fail (printf "cloudConfigPath %q: its folder %s is mounted, and has all of the node or its secrets in it: put the file into a folder of its own; a folder ends with a slash" $given $folder) }}
 {{- end }}
 {{- $file }}
 {{- end }}
+{{- end }}
+
+{{- /* The folder that is mounted. */}}
+{{- define "ccm.folder" -}}
+{{- if hasSuffix "/" . }}{{ trimSuffix "/" . | default "/" }}{{ else }}{{ dir . }}{{ end }}
+{{- end }}
+
+{{- /* Folders that no Pod needs to see. */}}
+{{- define "ccm.foldersOfTheNode" -}}
+^/$|^/(bin|boot|dev|etc|home|lib|lib64|media|mnt|opt|proc|root|run|sbin|srv|sys|tmp|usr|var)$|^/(home|usr|run)/[^/]+$|^/etc/(rancher|ssh|ssl|systemd)(/[^/]+)?$|^/etc/kubernetes/(pki|manifests)(/.*)?$|^/var/(lib|run|log)$|^/var/lib/(kubelet|etcd|containerd|docker|rancher)$|^/var/lib/rancher/(rke2|k3s)$|^/var/lib/rancher/(rke2|k3s)/(agent|data|etc|server)$
 {{- end }}
 
 {{- /* Generators and charts disagree about these two: for either, both are looked at. */}}
@@ -101,11 +125,27 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and (eq (toString $value) "auto") ($root.Capabilities.APIVersions.Has "monitoring.coreos.com/v1") }}yes{{ end }}
 {{- end }}
 
-{{- /* The port of health: that of extraArgs, where it is there. */}}
-{{- define "ccm.healthPort" -}}
-{{- $port := "10258" }}
-{{- range .Values.extraArgs }}
-{{- if hasPrefix "--secure-port=" (toString .) }}{{ $port = trimPrefix "--secure-port=" . }}{{ end }}
+{{- /* The value of a flag in extraArgs, in one word or two: call with a list of its name, what it is without, and the root. */}}
+{{- define "ccm.flag" -}}
+{{- $name := index . 0 }}
+{{- $value := index . 1 }}
+{{- $isNext := false }}
+{{- range (index . 2).Values.extraArgs }}
+{{- $arg := toString . }}
+{{- if $isNext }}{{ $value = $arg }}{{ $isNext = false }}
+{{- else if has $arg (list (printf "--%s" $name) (printf "-%s" $name)) }}{{ $isNext = true }}
+{{- else if regexMatch (printf "^--?%s=" $name) $arg }}{{ $value = regexReplaceAll "^[^=]*=" $arg "" }}
 {{- end }}
-{{- $port }}
+{{- end }}
+{{- $value }}
+{{- end }}
+
+{{- /* host and port of health as YAML; empty where nobody can tell. 127.0.0.1 is the node's: the Pod is in its network. */}}
+{{- define "ccm.health" -}}
+{{- $port := include "ccm.flag" (list "secure-port" "10258" .) | int }}
+{{- $host := include "ccm.flag" (list "bind-address" "0.0.0.0" .) }}
+{{- if has $host (list "" "0.0.0.0" "::") }}{{ $host = "127.0.0.1" }}{{ end }}
+{{- if and $port (regexMatch "^[0-9a-fA-F.:]+$" $host) -}}
+host: {{ $host | quote }}, port: {{ $port }}
+{{- end }}
 {{- end }}

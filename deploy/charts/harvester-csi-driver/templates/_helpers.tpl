@@ -1,7 +1,16 @@
-{{- /* After `helm upgrade --reuse-values` the values are those of the former chart: what that one did not have is added. */}}
+{{- /* After `helm upgrade --reuse-values` the values are those of the former chart: what that one did not have is added, in maps too.
+Some maps are somebody's as a whole. */}}
 {{- define "csi.defaults" -}}
-{{- range $key, $value := .Files.Get "files/values.yaml" | fromYaml }}
-{{- if not (hasKey $.Values $key) }}{{ $_ := set $.Values $key $value }}{{ end }}
+{{- include "csi.fill" (list .Values (.Files.Get "files/values.yaml" | fromYaml)) }}
+{{- end }}
+
+{{- define "csi.fill" -}}
+{{- $own := index . 0 }}
+{{- range $key, $value := index . 1 }}
+{{- if not (hasKey $own $key) }}{{ $_ := set $own $key $value }}
+{{- else if has $key (list "affinity" "nodeSelector" "resources" "securityContext" "global" "kube-vip") }}
+{{- else if and (kindIs "map" $value) (kindIs "map" (get $own $key)) }}{{ include "csi.fill" (list (get $own $key) $value) }}
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -48,7 +57,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{- /* A path that ends like a kubeconfig is a file, whatever a form said of folders: its folder is mounted. */}}
 {{- define "csi.isFile" -}}
-{{- if has (base .) (list "cloud-config" "cloud-provider-config" "kubeconfig") }}yes{{ end }}
+{{- if hasSuffix "/" . }}
+{{- else if or (has (base .) (list "cloud-config" "cloud-provider-config" "kubeconfig")) (regexMatch "\\.(ya?ml|json|conf|config|kubeconfig)$" .) }}yes{{ end }}
 {{- end }}
 
 {{- define "csi.hostFolder" -}}
@@ -58,10 +68,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- $folder := clean $path }}
 {{- if include "csi.isFile" $path }}{{ $folder = dir $folder }}{{ end }}
-{{- if eq $folder "/" }}
-{{- fail (printf "cloudConfig.hostPath %q: that would mount all of the node: put the file into a folder of its own" $path) }}
+{{- if regexMatch (include "csi.foldersOfTheNode" .) $folder }}
+{{- fail (printf "cloudConfig.hostPath %q: its folder %s is mounted, and has all of the node or its secrets in it: put the file into a folder of its own" $path $folder) }}
 {{- end }}
 {{- $folder }}
+{{- end }}
+
+{{- /* Folders that no Pod needs to see. */}}
+{{- define "csi.foldersOfTheNode" -}}
+^/$|^/(bin|boot|dev|etc|home|lib|lib64|media|mnt|opt|proc|root|run|sbin|srv|sys|tmp|usr|var)$|^/(home|usr|run)/[^/]+$|^/etc/(rancher|ssh|ssl|systemd)(/[^/]+)?$|^/etc/kubernetes/(pki|manifests)(/.*)?$|^/var/(lib|run|log)$|^/var/lib/(kubelet|etcd|containerd|docker|rancher)$|^/var/lib/rancher/(rke2|k3s)$|^/var/lib/rancher/(rke2|k3s)/(agent|data|etc|server)$
 {{- end }}
 
 {{- define "csi.kubeconfig" -}}
@@ -84,7 +99,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - name: cloud-config
 {{- if .Values.cloudConfig.secretName }}
   secret:
-    secretName: {{ .Values.cloudConfig.secretName }}
+    secretName: {{ .Values.cloudConfig.secretName | quote }}
     defaultMode: 288 # 0440, which YAML 1.2 reads as 440
     {{- with .Values.cloudConfig.secretKey }}
     items:
@@ -101,7 +116,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "csi.driverArgs" -}}
 - --kubeconfig={{ include "csi.kubeconfig" . | trim }}
 {{- with .Values.hostStorageClass }}
-- --host-storage-class={{ . }}
+- {{ printf "--host-storage-class=%s" . | quote }}
 {{- end }}
 {{- with .Values.maxVolumesPerNode }}
 - --max-volumes-per-node={{ . }}

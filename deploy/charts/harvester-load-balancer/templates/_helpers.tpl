@@ -1,7 +1,16 @@
-{{- /* After `helm upgrade --reuse-values` the values are those of the former chart: what that one did not have is added. */}}
+{{- /* After `helm upgrade --reuse-values` the values are those of the former chart: what that one did not have is added, in maps too.
+Some maps are somebody's as a whole. */}}
 {{- define "lb.defaults" -}}
-{{- range $key, $value := .Files.Get "files/values.yaml" | fromYaml }}
-{{- if not (hasKey $.Values $key) }}{{ $_ := set $.Values $key $value }}{{ end }}
+{{- include "lb.fill" (list .Values (.Files.Get "files/values.yaml" | fromYaml)) }}
+{{- end }}
+
+{{- define "lb.fill" -}}
+{{- $own := index . 0 }}
+{{- range $key, $value := index . 1 }}
+{{- if not (hasKey $own $key) }}{{ $_ := set $own $key $value }}
+{{- else if has $key (list "affinity" "nodeSelector" "resources" "securityContext" "global" "kube-vip") }}
+{{- else if and (kindIs "map" $value) (kindIs "map" (get $own $key)) }}{{ include "lb.fill" (list (get $own $key) $value) }}
+{{- end }}
 {{- end }}
 {{- end }}
 

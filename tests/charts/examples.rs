@@ -140,9 +140,14 @@ fn harvesters_own_chart_runs_our_images_by_its_values_and_gives_the_place_back()
 #[test]
 fn without_rancher_both_charts_read_one_secret_and_nothing_of_the_nodes() {
     let Some(helm) = helm() else { return };
-    let secret = &read("cloud-config-secret.yaml")[0];
-    let (name, key) = (text(secret, "/metadata/name"), "cloud-config");
-    assert!(secret["stringData"][key].as_str().unwrap().contains("current-context"));
+    let (name, key) = ("harvester-cloud-config", "cloud-config");
+    // made on both pages, and never over one that is there
+    for page in ["docs/install.md", "docs/credentials.md"] {
+        let page = fs::read_to_string(root().join(page)).unwrap();
+        let command = format!("--namespace kube-system create secret generic {name} --from-file={key}\n");
+        assert!(page.contains(&command), "{command}");
+        assert!(!page.contains("apply -f examples/install"));
+    }
     for values in ["values-kubeadm.yaml", "values-k0s.yaml"] {
         for (chart, workload) in [
             ("harvester-cloud-provider", "harvester-cloud-provider"),
@@ -170,6 +175,59 @@ fn without_rancher_both_charts_read_one_secret_and_nothing_of_the_nodes() {
     // k0s has no Nodes of the control plane: an affinity to them would keep kube-vip away from all
     let ccm = render(&helm, "harvester-cloud-provider", &[&values_of("values-k0s.yaml")]);
     assert!(object(&ccm, "DaemonSet", "kube-vip")["spec"]["template"]["spec"].get("affinity").is_none());
+}
+
+/// The commands of docs/install.md that install or upgrade a chart, by their words.
+fn helm_commands() -> Vec<Vec<String>> {
+    let document = fs::read_to_string(root().join("docs/install.md")).unwrap();
+    let joined = document.replace("\\\n", " ");
+    let typed = joined.lines().filter(|line| line.starts_with("    "));
+    let words = typed.map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+    words.filter(|words| words.starts_with(&["helm".to_owned(), "upgrade".to_owned()])).collect()
+}
+
+/// Whether the program is one of this repository: the others' containers have no command.
+fn is_ours(container: &Value) -> bool {
+    !text(container, "/command/0").is_empty()
+}
+
+/// No registry has our images yet: a name without one is looked for at docker.io, while the old Pod is gone already.
+#[test]
+fn every_helm_command_of_the_document_runs_our_images_from_a_registry_and_asks_it_for_no_others() {
+    let Some(helm) = helm() else { return };
+    let mut count = 0;
+    for words in helm_commands() {
+        let of_upgrade = ["--install", "--reset-then-reuse-values", "--atomic", "--timeout", "10m"];
+        let options = words[2..].iter().filter(|word| !of_upgrade.contains(&word.as_str()));
+        let mut command = std::process::Command::new(&helm);
+        command.arg("template").args(options).current_dir(root());
+        let objects = documents(&output(&mut command).unwrap_or_else(|why| panic!("{words:?}: {why}"))).unwrap();
+        for (_, container) in containers(&objects) {
+            let from_ours = text(container, "/image").starts_with("registry.example.com/");
+            assert_eq!(from_ours, is_ours(container), "{words:?}: {}", container["image"]);
+            count += 1;
+        }
+    }
+    assert!(count > 10, "{count}");
+}
+
+#[test]
+fn an_upgrade_whose_new_pods_do_not_start_is_taken_back() {
+    let upgrades: Vec<_> =
+        helm_commands().into_iter().filter(|words| words.contains(&"--reset-then-reuse-values".to_owned())).collect();
+    assert_eq!(upgrades.len(), 2, "one for each guest chart: {upgrades:?}");
+    assert!(upgrades.iter().all(|words| words.contains(&"--atomic".to_owned())), "{upgrades:?}");
+}
+
+#[test]
+fn without_an_air_gap_the_manifest_for_rke2_asks_our_registry_for_our_images_alone() {
+    let Some(helm) = helm() else { return };
+    for manifest in read("rke2-helmchart.yaml") {
+        for (_, container) in containers(&installed(&helm, &manifest, "deploy/charts")) {
+            let from_ours = text(container, "/image").starts_with("registry.example.com/");
+            assert_eq!(from_ours, is_ours(container), "{}", container["image"]);
+        }
+    }
 }
 
 #[test]

@@ -122,7 +122,7 @@ fn args(container: &Value) -> Vec<&str> {
 
 /// Each chart with its defaults, with everything on, and with a Secret.
 fn variants(helm: &Path) -> Vec<(String, Vec<Value>)> {
-    let secret = ["cloudConfig.secretName=hcp-cloud-config"];
+    let secret = ["cloudConfig.secretName=harvester-cloud-config"];
     let all_on: Vec<_> = EVERYTHING.into_iter().chain(["kube-vip.podMonitor.enabled=true"]).collect();
     let options: [(&str, &[&str]); 3] = [("defaults", &[]), ("everything", &all_on), ("a Secret", &secret)];
     let mut found = vec![];

@@ -177,7 +177,16 @@ fn a_release_of_the_go_csi_driver_is_upgraded_in_place_with_its_values() {
         "storageclass/harvester",
     ];
     let before = objects.map(|object| uid(&lab.get(namespace, object)));
+    let old_account_may = |verb_and_resource: &[&str]| {
+        let account = "--as=system:serviceaccount:kube-system:harvester-csi-driver";
+        let mut arguments = vec!["auth", "can-i", account];
+        arguments.extend(verb_and_resource);
+        lab.try_run(&lab.kubectl, &arguments).is_ok()
+    };
     lab.release("upgrade", &chart("harvester-csi-driver"), namespace, &["--reuse-values"]);
+    // its Pods work until they are replaced, and they are not where the new ones do not start
+    assert!(old_account_may(&["create", "persistentvolumes"]));
+    assert!(old_account_may(&["update", "leases", "-n", namespace]));
     assert_eq!(objects.map(|object| uid(&lab.get(namespace, object))), before);
     let driver = lab.get(namespace, "daemonset/harvester-csi-driver");
     let volumes = super::array(&driver, "/spec/template/spec/volumes");
@@ -185,11 +194,27 @@ fn a_release_of_the_go_csi_driver_is_upgraded_in_place_with_its_values() {
         volumes.iter().all(|volume| volume["name"] != "rootfs"),
         "what only the Go driver mounts is gone"
     );
+    lab.release("upgrade", &chart("harvester-csi-driver"), namespace, &["--reset-then-reuse-values"]);
+    assert!(!old_account_may(&["create", "persistentvolumes"]), "the account of every node keeps them");
     lab.helm(&["rollback", "harvester-csi-driver", "1", "--namespace", namespace]);
     assert_eq!(objects.map(|object| uid(&lab.get(namespace, object))), before);
     lab.helm(&["uninstall", "harvester-csi-driver", "--namespace", namespace]);
 }
 
+const CHANGED_POOL: &str = r#"{"metadata": {"labels": {"changed": "yes"}}}"#;
+
+/// The API server follows registrations of webhooks with a delay.
+fn eventually(mut is_so: impl FnMut() -> bool) {
+    for _ in 0..100 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    panic!("it did not come so");
+}
+
+/// Also when the release is removed for good.
 #[test]
 fn load_balancers_and_pools_outlive_the_release_of_their_chart() {
     let Some(lab) = lab() else { return };
@@ -209,6 +234,32 @@ fn load_balancers_and_pools_outlive_the_release_of_their_chart() {
     assert_eq!(kinds.map(|kind| uid(&lab.get(namespace, kind))), before);
     let pools = lab.kubectl(&["get", "ippools.loadbalancer.harvesterhci.io", "-o", "name"]);
     assert!(!pools.is_empty(), "the pool went with the release");
+    // the webhook, which is gone, has registered itself
+    let webhook = r#"{"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+        "metadata": {"name": "harvester-load-balancer-webhook"}, "webhooks": [{
+            "name": "validator.harvester-system.harvester-load-balancer-webhook", "failurePolicy": "Fail",
+            "clientConfig": {"service": {"namespace": "harvester-system", "name": "harvester-load-balancer-webhook"}},
+            "rules": [{"apiGroups": ["loadbalancer.harvesterhci.io"], "apiVersions": ["v1beta1"],
+                "resources": ["ippools"], "operations": ["UPDATE", "DELETE"]}],
+            "sideEffects": "None", "admissionReviewVersions": ["v1"]}]}"#;
+    let file = lab.folder.join("webhook.json");
+    fs::write(&file, webhook).unwrap();
+    lab.kubectl(&["create", "-f", file.to_str().unwrap()]);
+    let change = ["patch", "ippools.loadbalancer.harvesterhci.io/edge", "--type=merge", "-p", CHANGED_POOL];
+    eventually(|| lab.try_run(&lab.kubectl, &change).is_err());
+    let document = fs::read_to_string(root().join("docs/install.md")).unwrap();
+    let commands: Vec<_> = document
+        .lines()
+        .filter_map(|line| line.strip_prefix("    kubectl "))
+        .filter(|line| line.starts_with("delete validating") || line.starts_with("patch crd loadbalancers"))
+        .collect();
+    assert_eq!(commands.len(), 2, "{commands:?}");
+    for command in commands {
+        let line = format!("'{}' {command}", lab.kubectl.display());
+        lab.try_run(Path::new("sh"), &["-c", &line]).unwrap();
+    }
+    eventually(|| lab.try_run(&lab.kubectl, &change).is_ok());
+    lab.kubectl(&["delete", "ippools.loadbalancer.harvesterhci.io/edge"]);
     // and a release made anew takes them over
     lab.release("install", &chart("harvester-load-balancer"), namespace, &[]);
     lab.helm(&["uninstall", "harvester-load-balancer", "--namespace", namespace]);

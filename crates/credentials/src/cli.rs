@@ -286,7 +286,7 @@ fn rotate(args: Vec<String>) -> ExitCode {
         [namespace, name] if !namespace.is_empty() && !name.is_empty() => {
             Ok(Place::Secret(namespace.to_owned(), name.to_owned(), key))
         }
-        _ => Err(format!("{text:?} is no Secret: write it as kube-system/hcp-cloud-config")),
+        _ => Err(format!("{text:?} is no Secret: write it as kube-system/harvester-cloud-config")),
     });
     let named = match (&words[..], retire) {
         ([account, namespace], true) => request::account(account)

@@ -96,6 +96,53 @@ fn a_cloud_config_at_the_top_of_the_node_is_refused() {
     assert!(csi.contains("all of the node"), "{csi}");
 }
 
+/// Secrets, ConfigMaps and Leases of others are in the same namespaces, those of CoreDNS and of Kubernetes' controllers among
+/// them; whoever takes a registration of another webhook over reads all that it judges.
+#[test]
+fn what_others_have_too_is_read_and_written_by_name_alone() {
+    let Some(helm) = helm() else { return };
+    let shared = ["secrets", "leases", "validatingwebhookconfigurations", "mutatingwebhookconfigurations"];
+    for (chart, _) in super::CHARTS {
+        let rendered = render(&helm, chart, &[]);
+        let is_role = |object: &&Value| {
+            let name = text(object, "/metadata/name");
+            text(object, "/kind").ends_with("Role") && name != "kube-vip" && !name.ends_with("-controllers")
+        };
+        for role in rendered.iter().filter(is_role) {
+            for rule in array(role, "/rules") {
+                let resources = array(rule, "/resources").iter().filter_map(Value::as_str);
+                let verbs: Vec<_> = array(rule, "/verbs").iter().filter_map(Value::as_str).collect();
+                let writes = verbs.iter().any(|verb| !["get", "list", "watch", "create"].contains(verb));
+                let is_shared = |it: &str| shared.contains(&it) && verbs != ["create"];
+                for resource in resources.filter(|it| is_shared(it) || *it == "configmaps" && writes) {
+                    let names = array(rule, "/resourceNames");
+                    assert!(!names.is_empty(), "{chart} {}: {verbs:?} {resource}", role["metadata"]["name"]);
+                }
+            }
+        }
+    }
+    let secrets = |role: &Value| {
+        let of = array(role, "/rules").iter().filter(|rule| rule["resources"][0] == "secrets");
+        of.flat_map(|rule| array(rule, "/resourceNames").to_vec()).collect::<Vec<_>>()
+    };
+    let webhook = "harvester-load-balancer-webhook";
+    let lb = render(&helm, "harvester-load-balancer", &[]);
+    let own = [format!("{webhook}-ca"), format!("{webhook}-tls")].map(Value::from);
+    assert_eq!(secrets(super::object(&lb, "Role", webhook)), own);
+}
+
+#[test]
+fn the_cloud_controller_manager_may_write_the_lease_that_the_extra_arguments_name() {
+    let Some(helm) = helm() else { return };
+    let lease = |options: &[&str]| {
+        let rendered = render(&helm, "harvester-cloud-provider", options);
+        super::object(&rendered, "Role", "harvester-cloud-provider")["rules"][0]["resourceNames"].clone()
+    };
+    assert_eq!(lease(&[]), json!(["cloud-controller-manager"]));
+    assert_eq!(lease(&["extraArgs={--leader-elect-resource-name=own}"]), json!(["own"]));
+    assert_eq!(lease(&["extraArgs={--leader-elect-resource-name,own}"]), json!(["own"]));
+}
+
 // docs/contract/cloud-controller-manager.md#C4
 #[test]
 fn every_container_of_ours_is_asked_for_its_life() {

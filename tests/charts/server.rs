@@ -203,15 +203,9 @@ fn a_release_of_the_go_csi_driver_is_upgraded_in_place_with_its_values() {
 
 const CHANGED_POOL: &str = r#"{"metadata": {"labels": {"changed": "yes"}}}"#;
 
-/// The API server follows registrations of webhooks with a delay.
-fn eventually(mut is_so: impl FnMut() -> bool) {
-    for _ in 0..100 {
-        if is_so() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(100));
-    }
-    panic!("it did not come so");
+/// The API server follows registrations of webhooks with a delay; each question is a process.
+fn eventually(is_so: impl FnMut() -> bool) {
+    assert!(std::iter::repeat_with(is_so).take(200).any(|so| so), "it did not come so");
 }
 
 /// Also when the release is removed for good.

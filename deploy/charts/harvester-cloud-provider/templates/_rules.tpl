@@ -20,8 +20,13 @@
 {{- define "rules.Role.harvester-cloud-controller-manager" }}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
-  verbs: [get, watch, create, update]
-# the interfaces of networks, which Rancher offers: one ConfigMap. No rule can name what is to be created.
+  resourceNames: [cloud-controller-manager]
+  verbs: [get, watch, update]
+# no rule can name what is to be created
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create]
+# the interfaces of networks, which Rancher offers: one ConfigMap
 - apiGroups: [""]
   resources: [configmaps]
   resourceNames: [harvester-nad-mapping]

@@ -39,18 +39,30 @@
 {{- end }}
 
 {{- define "rules.Role.harvester-load-balancer" }}
+# by name: the Leases of Kubernetes' own controllers are there too, and the ConfigMaps of CoreDNS and of the API server
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
-  verbs: [get, list, watch, create, update]
+  resourceNames: [harvester-load-balancer]
+  verbs: [get, watch, update]
+# no rule can name what is to be created
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create]
 - apiGroups: [""]
   resources: [configmaps]
+  resourceNames: [kubevip]
   verbs: [update]
 {{- end }}
 
 {{- define "rules.ClusterRole.harvester-load-balancer-webhook" }}
 - apiGroups: [admissionregistration.k8s.io]
   resources: [validatingwebhookconfigurations, mutatingwebhookconfigurations]
-  verbs: [get, list, watch, create, update]
+  resourceNames: [harvester-load-balancer-webhook]
+  verbs: [get, list, watch, update]
+# no rule can name what is to be created
+- apiGroups: [admissionregistration.k8s.io]
+  resources: [validatingwebhookconfigurations, mutatingwebhookconfigurations]
+  verbs: [create]
 - apiGroups: [""]
   resources: [namespaces]
   verbs: [get, list, watch]
@@ -73,7 +85,12 @@
 {{- end }}
 
 {{- define "rules.Role.harvester-load-balancer-webhook" }}
+# by name: the other Secrets of Harvester are there too
 - apiGroups: [""]
   resources: [secrets]
-  verbs: [get, list, watch, create, update]
+  resourceNames: [harvester-load-balancer-webhook-ca, harvester-load-balancer-webhook-tls]
+  verbs: [get, list, watch, update]
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]
 {{- end }}

@@ -201,7 +201,8 @@ fn every_helm_command_of_the_document_runs_our_images_from_a_registry_and_asks_i
         let options = words[2..].iter().filter(|word| !of_upgrade.contains(&word.as_str()));
         let mut command = std::process::Command::new(&helm);
         command.arg("template").args(options).current_dir(root());
-        let objects = documents(&output(&mut command).unwrap_or_else(|why| panic!("{words:?}: {why}"))).unwrap();
+        let objects =
+            documents(&output(&mut command).unwrap_or_else(|why| panic!("{words:?}: {why}"))).unwrap();
         for (_, container) in containers(&objects) {
             let from_ours = text(container, "/image").starts_with("registry.example.com/");
             assert_eq!(from_ours, is_ours(container), "{words:?}: {}", container["image"]);
@@ -213,8 +214,10 @@ fn every_helm_command_of_the_document_runs_our_images_from_a_registry_and_asks_i
 
 #[test]
 fn an_upgrade_whose_new_pods_do_not_start_is_taken_back() {
-    let upgrades: Vec<_> =
-        helm_commands().into_iter().filter(|words| words.contains(&"--reset-then-reuse-values".to_owned())).collect();
+    let upgrades: Vec<_> = helm_commands()
+        .into_iter()
+        .filter(|words| words.contains(&"--reset-then-reuse-values".to_owned()))
+        .collect();
     assert_eq!(upgrades.len(), 2, "one for each guest chart: {upgrades:?}");
     assert!(upgrades.iter().all(|words| words.contains(&"--atomic".to_owned())), "{upgrades:?}");
 }

@@ -106,6 +106,34 @@ fn the_probes_ask_where_the_extra_arguments_say_that_health_is() {
     }
 }
 
+/// A number where the API server expects text is refused.
+#[test]
+fn a_name_of_digits_stays_text() {
+    fn numbers(value: &Value, found: &mut Vec<u64>) {
+        match value {
+            Value::Object(map) => map.values().for_each(|value| numbers(value, found)),
+            Value::Array(list) => list.iter().for_each(|value| numbers(value, found)),
+            _ => found.extend(value.as_u64()),
+        }
+    }
+    let Some(helm) = helm() else { return };
+    for (name, _) in super::CHARTS {
+        let mut command = std::process::Command::new(&helm);
+        command
+            .args(["template", "70001"])
+            .arg(chart(name))
+            .args(["--namespace", "70002"])
+            .args(super::EVERYTHING);
+        let names = "nameOverride=70003,serviceAccount.name=70004,cloudConfig.secretName=70005,hostStorageClass=70006";
+        command.args(["--set-string", names]);
+        let mut found = vec![];
+        let rendered = test_cluster::manifests::documents(&output(&mut command).unwrap()).unwrap();
+        rendered.iter().for_each(|object| numbers(object, &mut found));
+        found.retain(|number| (70001..=70006).contains(number));
+        assert_eq!(found, Vec::<u64>::new(), "{name}");
+    }
+}
+
 /// `--reuse-values` puts the former chart's defaults in the place of ours. Sidecars came one by one.
 #[test]
 fn the_values_of_a_former_chart_reused_give_each_container_an_image_with_a_name() {

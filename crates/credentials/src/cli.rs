@@ -298,6 +298,10 @@ fn rotate(args: Vec<String>) -> ExitCode {
         (_, false) => Err("name one file: cloud-config rotate [FILE]".to_owned()),
     };
     let (account, namespace) = named.map_err(|fault| reader.fault(fault)).unwrap_or_default();
+    if retire && (secret.is_some() || now) {
+        reader
+            .fault("--retire is about a token in Harvester: it takes neither --secret nor --now".to_owned());
+    }
     if let Err(faults) = reader.finish(()) {
         return refuse(&faults, "rotate");
     }
@@ -395,6 +399,9 @@ mod tests {
         assert_eq!(code(&["inspect", "a", "b"]), format!("{:?}", ExitCode::from(2)));
         assert_eq!(code(&["inspect", "--help"]), format!("{:?}", ExitCode::SUCCESS));
         assert_eq!(code(&[]), format!("{:?}", ExitCode::from(2)));
+        let both =
+            ["rotate", "--retire", "--secret", "kube-system/a", "demo", "vms", "--kubeconfig", "/nowhere"];
+        assert_eq!(code(&both), format!("{:?}", ExitCode::from(2)), "one of them would be left out silently");
     }
 
     fn read(args: &[&str]) -> Result<Generate, Vec<String>> {

@@ -9,7 +9,7 @@ use futures::{StreamExt as _, stream};
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use program::capabilities::Right;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::{error::sentence, object, request::Part};
@@ -27,6 +27,7 @@ pub(crate) struct Report {
     pub(crate) server: String,
     pub(crate) namespace: String,
     /// The server's version, or why it cannot be used.
+    #[serde(serialize_with = "version_or_error")]
     pub(crate) answer: Result<String, String>,
     /// Who the server says that this is, if it does.
     pub(crate) user: Option<String>,
@@ -49,6 +50,15 @@ pub(crate) struct Asked {
     pub(crate) without: String,
     /// The role that grants it.
     pub(crate) role: String,
+}
+
+/// As `{"version": …}` or `{"error": …}`.
+fn version_or_error<S: Serializer>(answer: &Result<String, String>, to: S) -> Result<S::Ok, S::Error> {
+    let (name, text) = match answer {
+        Ok(version) => ("version", version),
+        Err(why) => ("error", why),
+    };
+    to.collect_map([(name, text)])
 }
 
 impl Report {
@@ -296,6 +306,7 @@ mod tests {
         let (_server, config) = served("unknown").await;
         let report = report(&config, Part::CloudProvider).await;
         let why = report.answer.clone().unwrap_err();
+        assert_eq!(serde_json::to_value(&report).unwrap()["answer"], json!({"error": why}));
         assert!(why.starts_with("the server refuses the credential (401)"), "{why}");
         assert!(report.rights.is_empty() && !report.is_good(), "{report:?}");
     }

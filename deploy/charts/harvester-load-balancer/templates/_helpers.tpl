@@ -19,13 +19,13 @@ Some maps are somebody's as a whole. */}}
 {{- end }}
 
 {{- define "lb.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "lb.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "lb.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "lb.webhookSelectorLabels" -}}
 app.kubernetes.io/name: {{ include "lb.name" . }}-webhook
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "lb.commonLabels" -}}
@@ -57,7 +57,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $names = append $names (kindIs "map" . | ternary (get (kindIs "map" . | ternary . dict) "name") .) }}
 {{- end }}
 {{- range uniq $names }}
-- name: {{ . }}
+- name: {{ . | quote }}
 {{- end }}
 {{- end }}
 
@@ -77,7 +77,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- /* What both Pods share: call with a dict of root and labels. */}}
 {{- define "lb.pod" -}}
 {{- with .root.Values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with include "lb.pullSecrets" .root | trim }}
 imagePullSecrets:

@@ -8,7 +8,7 @@
 
 {{- define "kube-vip.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "kube-vip.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{- define "kube-vip.labels" -}}
@@ -30,6 +30,6 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $names = append $names (kindIs "map" . | ternary (get (kindIs "map" . | ternary . dict) "name") .) }}
 {{- end }}
 {{- range uniq $names }}
-- name: {{ . }}
+- name: {{ . | quote }}
 {{- end }}
 {{- end }}

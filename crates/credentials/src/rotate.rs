@@ -509,6 +509,37 @@ mod tests {
         }
     }
 
+    /// No role can say what a token has to be bound to.
+    #[tokio::test]
+    async fn a_token_asked_for_without_the_secret_outlives_it_and_ends_with_the_account_as_documented() {
+        let harvester = harvester().await;
+        let admin = harvester.server.client(User::admin());
+        let mut question = plan::token_request("demo", SignedDuration::from_hours(1));
+        question["spec"].as_object_mut().unwrap().remove("boundObjectRef");
+        let file = harvester.file().await;
+        let text = fs::read_to_string(&file).unwrap();
+        let config = |text: &str| CloudConfig::parse(text, "leaked", &Environment::default()).unwrap();
+        let leaked = client(&config(&text), &Options::named("test")).unwrap();
+        let answer = object::token(&leaked, "vms", "demo", &question).await.unwrap();
+        let old = token(&text, &config(&text).context).unwrap();
+        let own = text.replace(&old, answer["status"]["token"].as_str().unwrap());
+        let thief = client(&config(&own), &Options::named("test")).unwrap();
+        let delete = async |kind: &str, name: &str| {
+            let like =
+                json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "vms"}});
+            let found = object::get(&admin, &like).await.unwrap().unwrap();
+            object::delete(&admin, &found).await.unwrap();
+        };
+        delete("Secret", "demo-credentials").await;
+        object::token(&thief, "vms", "demo", &question).await.unwrap();
+        delete("ServiceAccount", "demo").await;
+        object::token(&thief, "vms", "demo", &question).await.unwrap_err();
+        let page = include_str!("../../../docs/credentials.md");
+        assert!(
+            page.contains("**After a leak\nthat is not enough:**") && page.contains("Delete the account")
+        );
+    }
+
     #[tokio::test]
     async fn a_lasting_token_is_retired_once_nothing_uses_it() {
         let harvester = harvester().await;

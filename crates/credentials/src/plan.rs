@@ -520,5 +520,6 @@ mod tests {
         let former = secret(&request, "1");
         assert_eq!(decide(Some(&former), &secret(&request, "1")), Verdict::Unchanged);
         assert!(matches!(decide(Some(&former), &secret(&request, "2")), Verdict::Refuse(_)));
+        assert!(is_token_of(&former, "1") && !is_token_of(&former, "2") && !is_token_of(&former, ""));
     }
 }

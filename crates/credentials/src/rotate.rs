@@ -497,10 +497,12 @@ mod tests {
             json!({"apiVersion": "v1", "kind": "Secret", "type": "Opaque",
                    "metadata": {"name": name, "namespace": "vms"}, "data": {"password": "YQ=="}})
         };
-        let mut former = plan::secret(&request(), "of-an-account-that-is-gone");
-        former["metadata"]["ownerReferences"] = Value::Null;
+        // whoever makes an Opaque one gives it the annotations that he likes
+        let mut alike = plan::secret(&request(), "another");
+        alike["type"] = "Opaque".into();
+        alike["metadata"]["ownerReferences"] = Value::Null;
         for (account, secret) in
-            [("demo", opaque("demo-token")), ("demo", former), ("gitlab", opaque("gitlab-token"))]
+            [("demo", opaque("demo-token")), ("demo", alike), ("gitlab", opaque("gitlab-token"))]
         {
             let made = object::create(&admin, &secret).await.unwrap();
             let told = retire(&admin, "vms", account, now).await.unwrap_err().to_string();

@@ -87,14 +87,15 @@ fn path(role: &Value) -> String {
 
 type Question = (User, &'static str, (&'static str, &'static str, &'static str), bool);
 
-/// What is allowed under one set and not the other, or hangs on another role: (group, resource, namespace).
+/// What is allowed under one set and not the other, or hangs on another role: (group, resource, namespace). No object is
+/// named: where a rule names its objects, this asks for what none can name.
 fn telling(side: Side, rights: Rights) -> Vec<Question> {
     let (ours, existing) = (rights == Rights::Ours, rights == Rights::Existing);
     match side {
         Side::Guest => vec![
             (User::CloudControllerManager, "list", ("", "services", ""), true),
             (User::CloudControllerManager, "list", ("", "events", ""), existing),
-            (User::CloudControllerManager, "update", ("coordination.k8s.io", "leases", "kube-system"), true),
+            (User::CloudControllerManager, "create", ("coordination.k8s.io", "leases", "kube-system"), true),
             (User::CloudControllerManager, "update", ("coordination.k8s.io", "leases", "default"), existing),
             (User::CsiDriver, "get", ("storage.k8s.io", "csinodes", ""), true),
             (User::CsiDriver, "list", ("storage.k8s.io", "csistoragecapacities", ""), existing),
@@ -103,10 +104,10 @@ fn telling(side: Side, rights: Rights) -> Vec<Question> {
             (User::LoadBalancer, "list", ("", "services", ""), true),
             (User::LoadBalancer, "delete", ("", "services", ""), ours),
             (User::LoadBalancer, "create", ("loadbalancer.harvesterhci.io", "loadbalancers", ""), existing),
-            (User::LoadBalancer, "update", ("coordination.k8s.io", "leases", "kube-system"), true),
+            (User::LoadBalancer, "create", ("coordination.k8s.io", "leases", "kube-system"), true),
             (User::LoadBalancer, "update", ("coordination.k8s.io", "leases", "default"), existing),
             (User::Webhook, "list", ("", "namespaces", ""), true),
-            (User::Webhook, "get", ("", "secrets", "harvester-system"), true),
+            (User::Webhook, "create", ("", "secrets", "harvester-system"), true),
             (User::Webhook, "get", ("", "secrets", "default"), existing),
             (
                 User::CloudControllerManager,

@@ -21,6 +21,7 @@ pub const BACKEND: &str = "sim.harvesterhci.io/backend";
 /// `"false"`: the VM is not Ready, as if its kubelet had died.
 pub const READY: &str = "sim.harvesterhci.io/ready";
 /// `stuck`: volumes asked for are never mounted, and those that are in stay in, as with a virt-handler that hangs.
+/// `slow=8s`: a pod that brings volumes takes so long to start. On a claim `stuck`: no pod that has it starts.
 pub const HOTPLUG: &str = "sim.harvesterhci.io/hotplug";
 /// The VM's address, chosen at its first start and kept from then on; may be set beforehand.
 pub const ADDRESS: &str = "sim.harvesterhci.io/address";
@@ -45,7 +46,11 @@ pub const HELP: [(&str, &str, &str); 8] = [
          (stopped: connection attempts time out; refusing: they are reset)",
     ),
     (READY, "VirtualMachine, VirtualMachineInstance", "\"false\" | \"true\": as if its kubelet had died"),
-    (HOTPLUG, "VirtualMachine, VirtualMachineInstance", "stuck | ok: whether volumes come in and go out"),
+    (
+        HOTPLUG,
+        "VirtualMachine, VirtualMachineInstance; PersistentVolumeClaim",
+        "stuck | ok: whether volumes come in and go out; slow=8s: how long the pod that brings them takes",
+    ),
     (
         ADDRESS,
         "VirtualMachine",
@@ -85,11 +90,19 @@ pub struct Behaviour {
     pub backend: Backend,
     pub ready: bool,
     pub hotplug_works: bool,
+    /// A pod that brings volumes takes so long to start.
+    pub hotplug_takes: Duration,
 }
 
 impl Default for Behaviour {
     fn default() -> Self {
-        Self { agent_answers: true, backend: Backend::Ok, ready: true, hotplug_works: true }
+        Self {
+            agent_answers: true,
+            backend: Backend::Ok,
+            ready: true,
+            hotplug_works: true,
+            hotplug_takes: Duration::ZERO,
+        }
     }
 }
 
@@ -127,6 +140,12 @@ impl Behaviour {
     /// counts as absent.
     pub fn read(layers: &[&BTreeMap<String, String>]) -> (Self, Vec<Unknown>) {
         let mut unknown = Vec::new();
+        let hotplug = read(layers, &mut unknown, HOTPLUG, "ok, stuck, slow=8s", |value| match value {
+            "stuck" => Some((false, Duration::ZERO)),
+            "ok" => Some((true, Duration::ZERO)),
+            _ => Some((true, duration(value.strip_prefix("slow=")?)?)),
+        });
+        let (hotplug_works, hotplug_takes) = hotplug.unwrap_or((true, Duration::ZERO));
         let behaviour = Self {
             agent_answers: read(layers, &mut unknown, AGENT, "ok, silent", |value| match value {
                 "silent" => Some(false),
@@ -138,12 +157,8 @@ impl Behaviour {
                 .unwrap_or_default(),
             ready: read(layers, &mut unknown, READY, "true, false", |value| value.parse().ok())
                 .unwrap_or(true),
-            hotplug_works: read(layers, &mut unknown, HOTPLUG, "ok, stuck", |value| match value {
-                "stuck" => Some(false),
-                "ok" => Some(true),
-                _ => None,
-            })
-            .unwrap_or(true),
+            hotplug_works,
+            hotplug_takes,
         };
         unknown.extend(foreign("VirtualMachine", layers.iter().flat_map(|layer| layer.keys())));
         (behaviour, unknown)
@@ -272,8 +287,7 @@ mod tests {
         let vm = layer(&[(BACKEND, "stopped"), (READY, "false")]);
         let instance = layer(&[(BACKEND, "ok"), (AGENT, "silent")]);
         let (behaviour, unknown) = Behaviour::read(&[&instance, &vm]);
-        let expected =
-            Behaviour { agent_answers: false, backend: Backend::Ok, ready: false, hotplug_works: true };
+        let expected = Behaviour { agent_answers: false, ready: false, ..Behaviour::default() };
         assert_eq!((behaviour, unknown), (expected, vec![]));
     }
 

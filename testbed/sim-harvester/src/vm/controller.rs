@@ -18,6 +18,7 @@ use kube::{
 use controller_kit::{Action, Cache, ObjectKey, PendingEvent, Queue, RawObject, Recorder};
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
 use program::{Clock, TaskGroup};
+use tokio::time::Instant;
 
 use super::{
     Instance, Step, VirtualMachineInstanceMigration, Vm, VmState, hotplug, migration,
@@ -71,6 +72,8 @@ pub(crate) struct VmController {
     guest_vip: Arc<OnceLock<KubeVip>>,
     /// How disks come into VMs that run; nothing while the Settings are not known.
     hot_plug: Arc<Mutex<Option<HotPlug>>>,
+    /// When the pods that bring volumes were made, of VMs where they take some time.
+    pods: Arc<Mutex<BTreeMap<String, Instant>>>,
     /// The last report about the annotations of each VM.
     said: Arc<Mutex<BTreeMap<ObjectKey, Vec<Unknown>>>>,
 }
@@ -99,6 +102,7 @@ impl VmController {
             queue: Queue::new(),
             guest_vip: Arc::default(),
             hot_plug: Arc::default(),
+            pods: Arc::default(),
             said: Arc::default(),
         };
         let queue = vm_controller.queue.clone();
@@ -345,12 +349,14 @@ impl VmController {
         });
         let claim =
             |name: &str| self.claims.get(&ObjectKey::new(&key.namespace, name)).map(|claim| (*claim).clone());
+        let has_started = |pod: &str| self.has_started(key, pod, behaviour.hotplug_takes);
         let step = hotplug::decide(&hotplug::Seen {
             vm: &vm.json(),
             instance: running.map(|instance| instance.json()).as_ref(),
             claim: &claim,
             way,
             works: behaviour.hotplug_works,
+            has_started: &has_started,
         });
         let step = match step {
             None => return Ok(()),
@@ -363,6 +369,21 @@ impl VmController {
             Err(error) if error.is_conflict() => Ok(()),
             done => done,
         }
+    }
+
+    /// Whether a pod that brings volumes has had its time, since it was seen first.
+    fn has_started(&self, key: &ObjectKey, pod: &str, takes: Duration) -> bool {
+        if takes.is_zero() {
+            return true;
+        }
+        let now = Instant::now();
+        let mut pods = self.pods.lock().expect("no panic while remembering");
+        let begun = *pods.entry(format!("{key} {pod}")).or_insert(now);
+        let rest = takes.saturating_sub(now - begun);
+        if !rest.is_zero() {
+            self.queue.add_after(Item::Vm(key.clone()), rest);
+        }
+        rest.is_zero()
     }
 
     /// An annotation that says nothing is told on the VM, once.

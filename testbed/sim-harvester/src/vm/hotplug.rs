@@ -2,10 +2,13 @@
 //!
 //! ```text
 //! template or request ──► spec of the instance ──► its status.volumeStatus, one phase with each write:
-//!     attach: (Pending ─►) Bound ─► AttachedToNode ─► MountedToPod ─► Ready      a PVC that is not bound: Pending
+//!     attach: Pending or Bound, as its PVC is ─► AttachedToNode ─► MountedToPod ─► Ready
 //!     detach: Ready ─► UnMountedFromPod ─► Detaching ─► no entry
 //! ```
-//! KubeVirt does this with pods (`hp-volume-…`). There are none here: their names and UIDs are made up.
+//! As in KubeVirt one pod (`hp-volume-…`) has all hot-plugged volumes of an instance. Another set of volumes gets another
+//! pod, and what the former one alone had is let go when that runs. A pod that cannot start, for one of its volumes, so
+//! keeps the later ones out and those that leave in; and one that is replaced before it runs has done nothing. There are
+//! no pods here: the statuses say which volumes are in which, and names and UIDs are made up.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -14,6 +17,7 @@ use serde_json::{Value, json};
 
 use crate::{
     HotPlug,
+    settings::HOTPLUG,
     volumes::{asked, claim, disks, is_called, is_hot, name, volumes, with, without},
 };
 
@@ -28,6 +32,8 @@ pub(crate) struct Seen<'a> {
     pub(crate) way: HotPlug,
     /// Whether virt-handler does its part.
     pub(crate) works: bool,
+    /// Whether the pod of this name has had time to start.
+    pub(crate) has_started: &'a dyn Fn(&str) -> bool,
 }
 
 /// One write, by what is written: a merge patch on the version that was seen.
@@ -134,6 +140,7 @@ fn follow_template(template: &Value, instance: &Value) -> Option<Value> {
 /// The statuses of all volumes, each one step further.
 fn statuses(seen: &Seen<'_>, instance: &Value) -> Vec<Value> {
     let (spec, before) = (&instance["spec"], of_volumes(instance));
+    let pod = Pod::of(seen, instance);
     let mut targets: Vec<_> =
         before.iter().filter_map(|status| status["target"].as_str().map(str::to_owned)).collect();
     let mut next = vec![];
@@ -145,7 +152,7 @@ fn statuses(seen: &Seen<'_>, instance: &Value) -> Vec<Value> {
             status["persistentVolumeClaimInfo"] = info(claim, pvc);
         }
         if is_hot(volume) {
-            attach(&mut status, volume, pvc.as_ref(), instance, seen.works);
+            attach(&mut status, volume, pvc.as_ref(), &pod, seen.works);
         }
         let disk = disks(spec).iter().find(|disk| name(disk) == name(volume));
         let is_in = !is_hot(volume) || status["phase"] == "Ready";
@@ -158,10 +165,75 @@ fn statuses(seen: &Seen<'_>, instance: &Value) -> Vec<Value> {
     }
     let is_in_spec = |status: &&Value| volumes(spec).iter().any(|volume| name(volume) == name(status));
     next.extend(
-        before.iter().filter(|status| !is_in_spec(status)).filter_map(|status| detach(status, seen.works)),
+        before
+            .iter()
+            .filter(|status| !is_in_spec(status))
+            .filter_map(|status| detach(status, &pod, instance, seen.works)),
     );
     next.sort_by(|one, other| name(one).cmp(name(other)));
     next
+}
+
+/// The pod that has all hot-plugged volumes of an instance and no others.
+enum Pod {
+    /// There is none, for there is no such volume.
+    NotNeeded,
+    /// There is none yet.
+    Missing,
+    /// It is made with this step.
+    Created {
+        name: String,
+    },
+    /// It waits for one of its volumes, or has had no time to start.
+    Pending,
+    Running {
+        name: String,
+        uid: String,
+    },
+}
+
+impl Pod {
+    fn of(seen: &Seen<'_>, instance: &Value) -> Self {
+        let hot: Vec<_> = volumes(&instance["spec"]).iter().filter(|volume| is_hot(volume)).collect();
+        let claims: Vec<_> =
+            hot.iter().map(|volume| claim(volume).and_then(|claim| (seen.claim)(claim))).collect();
+        let statuses = of_volumes(instance);
+        let known: Vec<_> = hot
+            .iter()
+            .filter_map(|volume| statuses.iter().find(|status| name(status) == name(volume)))
+            .collect();
+        let Some(first) = known.first() else {
+            return if hot.is_empty() { Self::NotNeeded } else { Self::Missing };
+        };
+        if known.len() < hot.len() || claims.iter().any(Option::is_none) {
+            return Self::Missing;
+        }
+        let of_pod = |pod: &str| statuses.iter().filter(|status| pod_name(status) == pod).count();
+        let pod = pod_name(first);
+        let is_shared = known.iter().all(|status| pod_name(status) == pod) && of_pod(pod) == known.len();
+        if pod.is_empty() || !is_shared {
+            let names: Vec<_> = hot.iter().map(|volume| name(volume)).collect();
+            return Self::Created { name: made_up(instance, &names.join(" ")).0 };
+        }
+        let (name, uid) = (pod.to_owned(), first["hotplugVolume"]["attachPodUID"].as_str());
+        match uid.filter(|uid| !uid.is_empty()) {
+            Some(uid) => Self::Running { name, uid: uid.to_owned() },
+            None if claims.iter().flatten().all(is_attachable) && (seen.has_started)(pod) => {
+                Self::Running { name, uid: made_up(instance, pod).1 }
+            }
+            None => Self::Pending,
+        }
+    }
+}
+
+fn pod_name(status: &Value) -> &str {
+    status["hotplugVolume"]["attachPodName"].as_str().unwrap_or_default()
+}
+
+/// Whether a host could attach the volume of this claim.
+fn is_attachable(pvc: &PersistentVolumeClaim) -> bool {
+    let annotations = pvc.metadata.annotations.as_ref();
+    is_bound(pvc) && annotations.and_then(|all| all.get(HOTPLUG)).is_none_or(|how| how != "stuck")
 }
 
 fn is_bound(pvc: &PersistentVolumeClaim) -> bool {
@@ -190,69 +262,79 @@ fn enter(status: &mut Value, phase: &str, reason: &str, message: String) {
 }
 
 /// One step towards `Ready`.
-fn attach(
-    status: &mut Value,
-    volume: &Value,
-    pvc: Option<&PersistentVolumeClaim>,
-    instance: &Value,
-    works: bool,
-) {
+fn attach(status: &mut Value, volume: &Value, pvc: Option<&PersistentVolumeClaim>, pod: &Pod, works: bool) {
     let name = name(volume);
     if !status["hotplugVolume"].is_object() {
         status["hotplugVolume"] = json!({});
     }
-    let claim = claim(volume).unwrap_or_default();
-    match (status["phase"].as_str().unwrap_or_default(), pvc) {
-        ("Ready", _) => {}
-        ("AttachedToNode", _) if works => {
+    let phase = status["phase"].as_str().unwrap_or_default().to_owned();
+    let is_on_its_way = !matches!(&*phase, "AttachedToNode" | "MountedToPod" | "Ready");
+    match pod {
+        Pod::Created { name: pod } => {
+            status["hotplugVolume"] = json!({"attachPodName": pod});
+            if is_on_its_way {
+                let message = format!("Created hotplug attachment pod {pod}, for volume {name}");
+                enter(status, "AttachedToNode", "SuccessfulCreate", message);
+            }
+        }
+        Pod::Running { name: pod, uid } if status["hotplugVolume"]["attachPodUID"] != **uid => {
+            status["hotplugVolume"] = json!({"attachPodName": pod, "attachPodUID": uid});
+        }
+        Pod::Running { .. } if phase == "AttachedToNode" && works => {
             let message = format!("Volume {name} has been mounted in virt-launcher pod");
             enter(status, "MountedToPod", "VolumeMountedToPod", message);
         }
-        ("MountedToPod", _) if works => {
+        Pod::Running { .. } if phase == "MountedToPod" && works => {
             let message = format!("Successfully attach hotplugged volume {name} to VM");
             enter(status, "Ready", "VolumeReady", message);
         }
-        ("AttachedToNode" | "MountedToPod", _) => {}
-        (_, None) => enter(status, "Pending", "FailedPvcNotFound", format!("PVC {claim} not found")),
-        (_, Some(pvc)) if !is_bound(pvc) => {
-            enter(status, "Pending", "PVCNotReady", "PVC is in phase Pending".to_owned());
-        }
-        ("Bound", Some(_)) => {
-            let (pod, uid) = pod(instance, name);
-            let message = format!("Created hotplug attachment pod {pod}, for volume {name}");
-            enter(status, "AttachedToNode", "SuccessfulCreate", message);
-            status["hotplugVolume"] = json!({"attachPodName": pod, "attachPodUID": uid});
-        }
-        (_, Some(_)) => enter(status, "Bound", "PVCNotReady", "PVC is in phase Bound".to_owned()),
+        Pod::Running { .. } | Pod::Pending => {}
+        Pod::Missing | Pod::NotNeeded if !is_on_its_way => {}
+        Pod::Missing | Pod::NotNeeded => match pvc {
+            None => {
+                let claim = claim(volume).unwrap_or_default();
+                enter(status, "Pending", "FailedPvcNotFound", format!("PVC {claim} not found"));
+            }
+            Some(pvc) if !is_bound(pvc) => {
+                enter(status, "Pending", "PVCNotReady", "PVC is in phase Pending".to_owned());
+            }
+            Some(_) => enter(status, "Bound", "PVCNotReady", "PVC is in phase Bound".to_owned()),
+        },
     }
 }
 
 /// One step towards no entry.
-fn detach(status: &Value, works: bool) -> Option<Value> {
-    let (mut after, name) = (status.clone(), name(status));
+fn detach(status: &Value, pod: &Pod, instance: &Value, works: bool) -> Option<Value> {
+    let (mut after, name, former) = (status.clone(), name(status), pod_name(status));
     match status["phase"].as_str().unwrap_or_default() {
         "Ready" | "MountedToPod" if !works => {}
         "Ready" | "MountedToPod" => {
             let message = format!("Volume {name} has been unmounted from virt-launcher pod");
             enter(&mut after, "UnMountedFromPod", "VolumeUnMountedFromPod", message);
             after["target"] = "".into();
+            // it is in a pod that ran, whatever pod was to follow
+            after["hotplugVolume"] =
+                json!({"attachPodName": former, "attachPodUID": made_up(instance, former).1});
         }
         "UnMountedFromPod" | "AttachedToNode" => {
-            let pod = status["hotplugVolume"]["attachPodName"].as_str().unwrap_or_default();
-            let message = format!("Deleted hotplug attachment pod {pod}, for volume {name}");
+            let message = format!("Deleted hotplug attachment pod {former}, for volume {name}");
             enter(&mut after, "Detaching", "SuccessfulDelete", message);
         }
+        // a pod that never ran goes at once, and one that ran when the next one runs
+        "Detaching"
+            if status["hotplugVolume"]["attachPodUID"].as_str().is_some_and(|uid| !uid.is_empty())
+                && !matches!(pod, Pod::NotNeeded | Pod::Running { .. }) => {}
         _ => return None,
     }
     Some(after)
 }
 
-/// Name and UID of a pod for this attachment: another one each time.
-fn pod(instance: &Value, volume: &str) -> (String, String) {
+/// Name and UID of a pod: others each time.
+fn made_up(instance: &Value, of: &str) -> (String, String) {
     let metadata = &instance["metadata"];
     let hash = |salt: u8| {
         let mut hasher = DefaultHasher::new();
-        (salt, metadata["uid"].as_str(), metadata["resourceVersion"].as_str(), volume).hash(&mut hasher);
+        (salt, metadata["uid"].as_str(), metadata["resourceVersion"].as_str(), of).hash(&mut hasher);
         hasher.finish()
     };
     let (high, low) = (hash(0), hash(1));

@@ -153,9 +153,10 @@ test_cluster::component_tests! {
         let harvester = harvester(&cluster, &tasks, "v1.8.0").await;
         cluster.harvester.apply(&claim("late", "gold", "Block")).await;
         bound_claim(&cluster, &harvester, "a", "Block").await;
-        plug(&harvester, "guest-1", &["late", "a"]).await.unwrap();
+        plug(&harvester, "guest-1", &["a"]).await.unwrap();
         until(&harvester, "guest-1", phase("a", "Ready")).await;
-        until(&harvester, "guest-1", phase("late", "Pending")).await;
+        plug(&harvester, "guest-1", &["late", "a"]).await.unwrap();
+        until(&harvester, "guest-1", phase("late", "AttachedToNode")).await;
         cluster.harvester.apply("{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: gold},
             provisioner: lvm.example.com}").await;
         until(&harvester, "guest-1", phase("late", "Ready")).await;

@@ -45,11 +45,12 @@ struct World {
     instance: Option<Value>,
     way: HotPlug,
     works: bool,
+    pods_start: bool,
 }
 
 impl World {
     fn new(way: HotPlug, template: &[&str], plugged: &[&str]) -> Self {
-        Self { vm: vm(template), instance: Some(instance(plugged)), way, works: true }
+        Self { vm: vm(template), instance: Some(instance(plugged)), way, works: true, pods_start: true }
     }
 
     fn step(&mut self) -> Option<Step> {
@@ -59,6 +60,7 @@ impl World {
             claim: &pvc,
             way: self.way,
             works: self.works,
+            has_started: &|_| self.pods_start,
         })?;
         match &step {
             Step::Vm(patch) | Step::VmStatus(patch) => merge(&mut self.vm, patch),
@@ -87,6 +89,10 @@ impl World {
 
     fn status(&self, of: &str) -> Option<&Value> {
         of_volumes(self.instance.as_ref()?).iter().find(|status| name(status) == of)
+    }
+
+    fn phase(&self, of: &str) -> &str {
+        self.status(of).map_or("none", |status| status["phase"].as_str().unwrap())
     }
 
     fn plugged(&self) -> Vec<&str> {
@@ -138,18 +144,51 @@ fn a_volume_comes_again_when_its_former_entry_is_gone() {
     assert_ne!(world.status("a").unwrap()["hotplugVolume"], before, "another pod");
 }
 
+// docs/contract/csi-driver.md#hot-plug-pod
 #[rstest]
-#[case("unbound", "PVCNotReady")]
-#[case("missing", "FailedPvcNotFound")]
-fn a_volume_without_a_bound_claim_stays_pending(#[case] name: &str, #[case] reason: &str) {
-    let mut world = World::new(HotPlug::Declarative, &[name, "a"], &[]);
+#[case::unbound("unbound", "AttachedToNode", "AttachedToNode")]
+#[case::no_claim("missing", "Pending", "Bound")]
+fn a_volume_that_cannot_come_keeps_all_later_ones_out_and_those_that_leave_in(
+    #[case] name: &str,
+    #[case] phase: &str,
+    #[case] others: &str,
+) {
+    let mut world = World::new(HotPlug::Declarative, &["before", "leaves"], &[]);
+    world.phases("before");
+    world.vm = vm(&["before", "leaves", name]);
     world.phases(name);
-    let status = world.status(name).unwrap();
-    assert_eq!(
-        (&status["phase"], &status["reason"], &status["target"]),
-        (&json!("Pending"), &json!(reason), &json!(""))
-    );
-    assert_eq!(world.status("a").unwrap()["phase"], "Ready", "others are not held up");
+    assert_eq!(world.phase(name), phase);
+    world.vm = vm(&["before", name, "later"]);
+    world.phases("later");
+    let phases = ["before", "leaves", name, "later"].map(|name| world.phase(name));
+    assert_eq!(phases, ["Ready", "Detaching", phase, others]);
+    world.vm = vm(&["before", "later"]);
+    world.phases("later");
+    let phases = ["before", "leaves", name, "later"].map(|name| world.phase(name));
+    assert_eq!(phases, ["Ready", "none", "none", "Ready"]);
+}
+
+#[test]
+fn one_pod_has_all_hot_plugged_volumes_and_another_one_each_other_set() {
+    let mut world = World::new(HotPlug::Declarative, &["a"], &[]);
+    world.phases("a");
+    let first = world.status("a").unwrap()["hotplugVolume"].clone();
+    (world.vm, world.pods_start) = (vm(&["a", "b"]), false);
+    world.instance.as_mut().unwrap()["metadata"]["resourceVersion"] = "9".into();
+    assert_eq!(world.phases("b"), ["none", "Bound", "AttachedToNode"]);
+    let pods = ["a", "b"].map(|name| world.status(name).unwrap()["hotplugVolume"].clone());
+    assert_eq!(pods[0], pods[1]);
+    assert_ne!(pods[0]["attachPodName"], first["attachPodName"]);
+    assert_eq!(pods[0].get("attachPodUID"), None, "it does not run yet");
+    assert_eq!(world.phase("a"), "Ready");
+    // replaced before it runs
+    world.vm = vm(&["a", "b", "c"]);
+    world.instance.as_mut().unwrap()["metadata"]["resourceVersion"] = "10".into();
+    world.phases("c");
+    assert_ne!(world.status("b").unwrap()["hotplugVolume"], pods[1]);
+    world.pods_start = true;
+    assert_eq!(world.phases("b"), ["AttachedToNode", "MountedToPod", "Ready"]);
+    assert_eq!(world.phase("c"), "Ready");
 }
 
 #[test]

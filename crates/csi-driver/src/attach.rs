@@ -6,6 +6,10 @@
 //!   (a session each)     ├─ plug     the writes, by patch or by subresources
 //!                        ├─ follow   hosts where instances do not follow their machines' templates
 //!                        ├─ others   drivers that ignore the annotation
+//!                        ├─ pace     when a machine whose disks are on their way gets another one (pure, but for memory)
+//!                        ├─ batch    several disks by one write
+//!                        ├─ give_back  disks that the host does not bring
+//!                        ├─ why      what a volume waits for, as a sentence
 //!                        ├─ watches  what the host has, while there are calls
 //!                        ├─ worker   how many calls of the reconciler are at work at once
 //!                        └─ export   volumes for many nodes: NFS exports of the host; moved: those that nodes have to
@@ -16,18 +20,22 @@
 //! a node in these calls is that of its VirtualMachine, and is never compared with names of Nodes
 //! (docs/contract/csi-driver.md#node-names).
 
+mod batch;
 pub mod deadline;
 pub mod export;
 mod follow;
+mod give_back;
 pub mod hotplug;
 pub mod moved;
 mod others;
 pub mod ownership;
+mod pace;
 pub mod plug;
 mod publish;
 mod session;
 mod unpublish;
 pub mod watches;
+mod why;
 pub mod worker;
 
 use std::{
@@ -58,9 +66,13 @@ use session::{Ages, Holder, Session, Turns};
 use worker::Worker;
 
 pub use follow::TAKEN_WITHIN;
+pub use pace::{TOGETHER_WITHIN, UNMOUNTED_FOR, WAITED_FOR};
 pub use publish::TRIES;
 pub use session::{BLOCKED_FOR, LOOK_AGAIN, SILENT_FOR};
-pub(crate) use session::{recorded, why_not};
+pub(crate) use {
+    session::{is_bound, recorded},
+    why::{Pod, Waiting, why_not},
+};
 
 /// CSI allows names of nodes so long.
 const NODE_ID_MAX: usize = 256;
@@ -98,6 +110,8 @@ pub struct Attacher {
     watches: watches::Watches,
     ages: Ages,
     turns: Turns,
+    batches: batch::Batches,
+    pace: pace::Pace,
     holder: Holder,
 }
 
@@ -108,7 +122,8 @@ impl Attacher {
         let process = RandomState::new().build_hasher().finish();
         let holder = Holder { name: format!("{}-{process:016x}", options.holder), written: 0.into() };
         let (plug, watches) = (plug::Plug::new(host.clone()), watches::Watches::new(host.clone(), tasks));
-        Self { host, options, plug, watches, ages: Ages::default(), turns: Turns::default(), holder }
+        let (ages, turns, batches, pace) = Default::default();
+        Self { host, options, plug, watches, ages, turns, batches, pace, holder }
     }
 
     pub(crate) fn exports(&self) -> Option<&moved::Exports> {

@@ -10,6 +10,7 @@ mod harvester {
     mod bed;
     mod exports;
     mod guest;
+    mod one_pod;
     mod process;
     mod replay;
     mod round;

@@ -7,6 +7,8 @@
 //! A volume has left a machine when none of the three has it any more (docs/contract/csi-driver.md#hotplug). Only what
 //! this driver or the Go driver adds is ever removed: a hot-pluggable disk of that claim under the claim's own name.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use harvester_api::{VirtualMachine, VirtualMachineInstance, labels};
 use serde_json::{Map, Value, json};
 
@@ -102,10 +104,41 @@ pub fn unfollowed(
     }
 }
 
-/// Whether the host says that a volume on its way into this instance does not get on for now: the machine migrates, or
-/// does not run, or the claim is not bound.
-pub fn is_blocked(progress: &Progress, vmi: Option<&VirtualMachineInstance>) -> bool {
-    progress.phase == "Pending" || vmi.is_some_and(|vmi| !is_running(vmi) || migrates(vmi))
+/// Whether the host says that no volume gets on into this instance for now: the machine migrates, or does not run.
+pub fn is_blocked(vmi: Option<&VirtualMachineInstance>) -> bool {
+    vmi.is_some_and(|vmi| !is_running(vmi) || migrates(vmi))
+}
+
+/// Whether the disk has come out of the pod that brings it: from then on it is virt-handler's, and keeps no other waiting.
+pub fn is_mounted(progress: &Progress) -> bool {
+    matches!(progress.phase.as_str(), "MountedToPod" | "Ready")
+}
+
+/// The volumes of an instance that are on their way: into it and not mounted yet, or out of it. One pod on the host brings
+/// all of them (docs/contract/csi-driver.md#hot-plug-pod). None where nothing is plugged now: the machine does not run, or
+/// migrates.
+pub fn on_their_way(
+    vm: Option<&VirtualMachine>,
+    vmi: Option<&VirtualMachineInstance>,
+) -> BTreeMap<String, Direction> {
+    let Some(vmi) = vmi.filter(|vmi| is_running(vmi) && !migrates(vmi)) else { return BTreeMap::new() };
+    let statuses = array(vmi.status.as_ref().and_then(|status| status.rest.get("volumeStatus")));
+    let hot = statuses.iter().filter(|status| status.get("hotplugVolume").is_some());
+    let of_vm = vm.into_iter().flat_map(volumes).filter(|volume| is_hotpluggable(volume));
+    let names: BTreeSet<_> = hot.chain(of_vm).map(name).collect();
+    let direction = |name: &&str| match disk(vm, Some(vmi), name) {
+        Disk::Adding(progress) if !is_mounted(&progress) => Some(Direction::In),
+        Disk::Removing(_) => Some(Direction::Out),
+        _ => None,
+    };
+    names.iter().filter_map(|name| Some(((*name).to_owned(), direction(name)?))).collect()
+}
+
+/// Where a volume is on its way to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    In,
+    Out,
 }
 
 /// Whether a live migration of the instance is under way.
@@ -140,15 +173,18 @@ pub fn count(vm: &VirtualMachine) -> (usize, usize) {
 
 /// A JSON patch that adds the volume and its disk, each only where it is missing; `None` where neither is.
 pub fn add(vm: &VirtualMachine, claim: &str) -> Option<Value> {
-    let volume = json!({"name": claim, "persistentVolumeClaim": {"claimName": claim, "hotpluggable": true}});
-    let disk = json!({"name": claim, "disk": {"bus": "scsi"}});
+    add_all(vm, &[claim.to_owned()])
+}
+
+/// [`add`] for several volumes: all of them, or none.
+pub fn add_all(vm: &VirtualMachine, claims: &[String]) -> Option<Value> {
+    let volume = |claim: &String| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim, "hotpluggable": true}});
+    let disk = |claim: &String| json!({"name": claim, "disk": {"bus": "scsi"}});
+    let missing =
+        |there: &[Value]| claims.iter().filter(|claim| !has(there, claim)).cloned().collect::<Vec<_>>();
     let mut operations = vec![same_version(vm)];
-    if !has(volumes(vm), claim) {
-        append(vm, &mut operations, &VOLUMES, volume);
-    }
-    if !has(disks(vm), claim) {
-        append(vm, &mut operations, &DISKS, disk);
-    }
+    append(vm, &mut operations, &VOLUMES, missing(volumes(vm)).iter().map(volume).collect());
+    append(vm, &mut operations, &DISKS, missing(disks(vm)).iter().map(disk).collect());
     (operations.len() > 1).then_some(Value::Array(operations))
 }
 
@@ -184,7 +220,7 @@ pub fn fence(vm: &VirtualMachine, key: &str, value: &str) -> Value {
 pub fn trim_machine(vm: &mut VirtualMachine) {
     trim_metadata(&mut vm.metadata);
     // whether there are annotations at all decides how one is added
-    vm.metadata.annotations.iter_mut().for_each(std::collections::BTreeMap::clear);
+    vm.metadata.annotations.iter_mut().for_each(BTreeMap::clear);
     keep(&mut vm.spec.rest, "template", |template| {
         keep(template, "spec", |spec| {
             retain(spec, &["volumes", "domain"]);
@@ -356,19 +392,23 @@ fn same_version(vm: &VirtualMachine) -> Value {
     json!({"op": "test", "path": "/metadata/resourceVersion", "value": version})
 }
 
-/// Adds an element at the end of a list, and what is missing above it.
-fn append(vm: &VirtualMachine, operations: &mut Vec<Value>, path: &[&str], element: Value) {
+/// Adds elements at the end of a list, and what is missing above it.
+fn append(vm: &VirtualMachine, operations: &mut Vec<Value>, path: &[&str], elements: Vec<Value>) {
+    if elements.is_empty() {
+        return;
+    }
     let root = Value::Object(vm.spec.rest.clone());
     let depth = (1..=path.len()).take_while(|depth| {
         root.pointer(&format!("/{}", path[..*depth].join("/"))).is_some_and(|found| !found.is_null())
     });
     let there = depth.count();
-    let mut value = element;
     if there == path.len() {
-        operations.push(json!({"op": "add", "path": format!("/spec/{}/-", path.join("/")), "value": value}));
+        let path = format!("/spec/{}/-", path.join("/"));
+        operations
+            .extend(elements.into_iter().map(|element| json!({"op": "add", "path": path, "value": element})));
         return;
     }
-    value = json!([value]);
+    let mut value = Value::Array(elements);
     for missing in path[there + 1..].iter().rev() {
         value = json!({*missing: value});
     }

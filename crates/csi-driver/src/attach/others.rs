@@ -126,7 +126,7 @@ impl Session<'_> {
     /// Takes a disk that nobody was told of out of the machine, and its mark out of the annotation. Where it is marked,
     /// somebody else may have done it already.
     async fn take_back(&self, machine: &str, is_marked: bool) -> Result<(), Refusal> {
-        let _turn = self.attacher.turns.of(machine).await;
+        let _turn = self.attacher.turns.alone(machine).await;
         let (mut tries, mut refused, mut has_changed_way) = (0, None, false);
         loop {
             let seen = self.see(machine, true).await?;

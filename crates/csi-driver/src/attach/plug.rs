@@ -21,7 +21,7 @@ use crate::{host::Host, refusal::Refusal};
 const FENCE: &str = harvester_api::annotations::CSI_FENCE;
 
 /// What came of a write.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Written {
     /// The machine as it is now, where the host has told; a subresource does not.
     Done(Option<Box<VirtualMachine>>),
@@ -48,13 +48,14 @@ impl Plug {
         self.by_subresources.load(Ordering::Relaxed)
     }
 
-    pub async fn add(&self, vm: &VirtualMachine, claim: &str) -> Result<Written, Refusal> {
-        if self.is_by_subresources() {
+    /// Adds all these volumes, or none. By subresources they are added one by one.
+    pub async fn add(&self, vm: &VirtualMachine, claims: &[String]) -> Result<Written, Refusal> {
+        if let ([claim], true) = (claims, self.is_by_subresources()) {
             let body = json!({"name": claim, "disk": {"name": claim, "disk": {"bus": "scsi"}},
                 "volumeSource": {"persistentVolumeClaim": {"claimName": claim}}});
             return self.put("virtualmachines", "addvolume", vm, &body).await;
         }
-        match hotplug::add(vm, claim) {
+        match hotplug::add_all(vm, claims) {
             Some(patch) => self.patch(vm, patch, "add a volume to").await,
             None => Ok(Written::Done(None)),
         }

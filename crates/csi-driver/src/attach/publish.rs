@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use harvester_api::VirtualMachine;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use tokio::{sync::watch, time::Instant};
+use tokio::time::Instant;
 use tonic::Code;
 
 use super::{
@@ -22,7 +22,8 @@ use super::{
         self, Elsewhere, Machine, Operation, Ownership, Recorded, STALE_AFTER, Step, There, Usage, WRITES_FOR,
     },
     plug::{self, Written},
-    session::{BLOCKED_FOR, SILENT_FOR, Seen, Session},
+    session::{BLOCKED_FOR, SILENT_FOR, Seen, Session, is_bound, is_later},
+    watches::Changes,
 };
 use crate::refusal::Refusal;
 
@@ -37,6 +38,8 @@ enum Next {
     WaitReady,
     /// Wait for a change, and no longer than until then.
     Wait(Option<Instant>),
+    /// Decide again while no other call is about to write the machine.
+    Alone,
     Write(Write),
 }
 
@@ -62,14 +65,21 @@ pub(super) enum Settled {
 impl Session<'_> {
     /// Brings the volume into the machine, and returns when its disk is there. Without a usage any is as well.
     pub(super) async fn attach(&self, machine: &str, usage: Option<&Usage>) -> Result<(), Refusal> {
-        let mut changes = self.call.changes();
+        let mut changes = self.call.changes_of(machine).with(self.volume.as_str());
         let (mut is_fresh, mut added, mut tries, mut has_changed_way) = (false, Added::No, 0, false);
         let mut following = Following::default();
         // the version of the machine for which the host refused a write, and why
         let mut refused: Option<(String, Refusal)> = None;
+        // the same of a write for several volumes: any of them may be the reason
+        let mut refused_together: Option<String> = None;
+        let mut is_alone = false;
         loop {
-            changes.borrow_and_update();
-            let turn = self.attacher.turns.of(machine).await;
+            let turns = &self.attacher.turns;
+            let turn = if is_alone || self.attacher.plug.is_by_subresources() {
+                turns.alone(machine).await
+            } else {
+                turns.beside_others(machine).await
+            };
             let seen = self.see(machine, is_fresh).await?;
             if let Some((claim, leaving)) = seen.recorded().leaving() {
                 drop(turn);
@@ -77,14 +87,25 @@ impl Session<'_> {
                 is_fresh = true;
                 continue;
             }
+            if let Recorded::Ownership(recorded) = seen.recorded() {
+                changes.add(&recorded.vm);
+            }
             if let (Some(vm), Some((version, why))) = (&seen.vm, refused.take())
                 && plug::version(vm) == version
             {
                 // the same version: it was no conflict
                 return Err(why);
             }
-            let next = self.next(machine, usage, &seen).await?;
+            if refused_together.take().is_some_and(|version| seen.has_version(&version)) && !is_alone {
+                is_alone = true;
+                continue;
+            }
+            let next = self.next(machine, usage, &seen, is_alone).await?;
             let vm = match next {
+                Next::Alone => {
+                    is_alone = true;
+                    continue;
+                }
                 Next::ReadAfresh => {
                     is_fresh = true;
                     continue;
@@ -96,14 +117,23 @@ impl Session<'_> {
                 Next::Wait(until) => {
                     drop(turn);
                     match until {
-                        Some(_) => self.change(&mut changes, until).await,
-                        None => self.progress(&mut changes, None).await?,
+                        Some(_) => self.change(&changes, until).await,
+                        None => self.in_patience(self.change(&changes, None)).await?,
                     }
                     is_fresh = false;
                     continue;
                 }
                 Next::WaitReady => seen.vm.clone(),
                 Next::Write(write) => {
+                    let (vm, vmi) = (seen.vm.as_deref(), seen.vmi.as_deref());
+                    if write.add
+                        && let Some(until) = self.waits_for_others(machine, vm, vmi)
+                    {
+                        drop(turn);
+                        self.in_patience(self.change(&changes, Some(until))).await?;
+                        is_fresh = false;
+                        continue;
+                    }
                     is_fresh = true;
                     match self.write(machine, usage, &seen, &write).await? {
                         Wrote::Again => {
@@ -112,12 +142,21 @@ impl Session<'_> {
                         }
                         Wrote::Wait(until) => {
                             drop(turn);
-                            self.change(&mut changes, Some(until)).await;
+                            self.change(&changes, Some(until)).await;
                             continue;
                         }
                         Wrote::Refused { version, why } => {
                             tries = self.again(tries, machine)?;
                             refused = Some((version, why));
+                            continue;
+                        }
+                        Wrote::RefusedTogether { version } => {
+                            tries = self.again(tries, machine)?;
+                            refused_together = Some(version);
+                            continue;
+                        }
+                        Wrote::Alone => {
+                            is_alone = true;
                             continue;
                         }
                         Wrote::OtherWay(why) if has_changed_way => return Err(why),
@@ -135,7 +174,7 @@ impl Session<'_> {
             };
             drop(turn);
             let Some(vm) = vm else { continue };
-            match self.until_ready(machine, vm, &mut following, &mut changes).await? {
+            match self.until_ready(machine, vm, &mut following, &changes).await? {
                 Ready::Yes => return self.alone_in(machine, added).await,
                 // it may be another call's when it comes again
                 Ready::Again => added = Added::No,
@@ -158,7 +197,13 @@ impl Session<'_> {
         )))
     }
 
-    async fn next(&self, machine: &str, usage: Option<&Usage>, seen: &Seen) -> Result<Next, Refusal> {
+    async fn next(
+        &self,
+        machine: &str,
+        usage: Option<&Usage>,
+        seen: &Seen,
+        is_alone: bool,
+    ) -> Result<Next, Refusal> {
         // what a watch says may be old: it is no reason to refuse
         let refuse = |why: Refusal| if seen.is_fresh { Err(why) } else { Ok(Next::ReadAfresh) };
         let host = &self.attacher.host;
@@ -202,7 +247,7 @@ impl Session<'_> {
         let is_to_leave = is_whole && matches!(disk, Disk::Removing(_));
         let must_wait = is_asked_for || is_to_leave;
         let is_there = is_whole && !matches!(disk, Disk::Removing(_));
-        if !is_there && let Some(next) = self.obstacle(claim, vm, &disk).await? {
+        if !is_there && let Some(next) = self.obstacle(claim, vm, seen, &disk, is_alone).await? {
             return match next {
                 Ok(next) => Ok(next),
                 Err(why) => refuse(why),
@@ -255,7 +300,8 @@ impl Session<'_> {
                         Disk::Ready | Disk::InTemplate if is_there && seen.is_fresh => Ok(Next::Done),
                         Disk::Ready | Disk::InTemplate if is_there => Ok(Next::ReadAfresh),
                         Disk::Removing(progress) if must_wait => {
-                            self.explain("is still in", machine, &progress, seen.vmi.as_deref(), BLOCKED_FOR);
+                            let vmi = seen.vmi.as_deref();
+                            self.explain("is still in", machine, &progress, Some(vm), vmi, BLOCKED_FOR).await;
                             Ok(Next::Wait(None))
                         }
                         _ if is_there || must_wait => Ok(Next::WaitReady),
@@ -309,12 +355,14 @@ impl Session<'_> {
         &self,
         claim: &PersistentVolumeClaim,
         vm: &VirtualMachine,
+        seen: &Seen,
         disk: &Disk,
+        is_alone: bool,
     ) -> Result<Option<Result<Next, Refusal>>, Refusal> {
-        let machine = self.attacher.host.machine_name(vm.metadata.name.as_deref().unwrap_or_default());
-        let (all, ours) = hotplug::count(vm);
-        let most = self.attacher.options.max_volumes_per_node.unwrap_or(MOST_VOLUMES);
-        if *disk == Disk::Absent && (all >= MOST_VOLUMES || ours >= most) {
+        let name = vm.metadata.name.as_deref().unwrap_or_default();
+        let machine = self.attacher.host.machine_name(name);
+        if *disk == Disk::Absent && self.room(vm) == 0 {
+            let (all, ours) = hotplug::count(vm);
             let why =
                 format!("{machine} has {all} volumes, {ours} of them hot-plugged, and may have no more");
             return Ok(Some(Err(Refusal::new(Code::ResourceExhausted, why))));
@@ -325,7 +373,35 @@ impl Session<'_> {
             self.wait_for(format!("{name} is not bound yet: look at its Events and its class"));
             return Ok(Some(Ok(Next::Wait(None))));
         }
-        Ok(None)
+        if *disk != Disk::Absent {
+            return Ok(None);
+        }
+        self.may_come_again(name)?;
+        let is_doubtful = !is_bound(claim) || self.attacher.pace.was_kept_out(name, self.volume.as_str());
+        if !is_doubtful {
+            return Ok(None);
+        }
+        // two of them would keep one another out, and each all others
+        self.call.complete();
+        let mut coming = self.coming(name, Some(vm), seen.vmi.as_deref()).await;
+        coming.retain(|one| one.is_doubtful && one.volume != self.volume.as_str());
+        if let Some(other) = coming.first() {
+            self.wait_for(format!(
+                "volume {} comes into {machine} when {} has: of volumes that are not bound yet, or did not come before, \
+                 a machine gets one at a time",
+                self.volume,
+                self.attacher.host.claim_name(&other.volume)
+            ));
+            return Ok(Some(Ok(Next::Wait(None))));
+        }
+        Ok((!is_alone).then_some(Ok(Next::Alone)))
+    }
+
+    /// So many volumes more may come into the machine.
+    fn room(&self, vm: &VirtualMachine) -> usize {
+        let (all, ours) = hotplug::count(vm);
+        let most = self.attacher.options.max_volumes_per_node.unwrap_or(MOST_VOLUMES);
+        MOST_VOLUMES.saturating_sub(all).min(most.saturating_sub(ours))
     }
 
     async fn write(
@@ -357,13 +433,24 @@ impl Session<'_> {
         let this = Machine { name: machine.to_owned(), uid: vm_uid };
         let (from, usage) = (write.from.clone(), usage.cloned().or(known));
         let ours = Ownership { from, usage, ..Ownership::new(this, Operation::Attach) };
-        if self.annotate(claim, Some(ours)).await?.is_none() || !write.add {
+        // what is there in part needs no room
+        let is_new = hotplug::disk(Some(vm), seen.vmi.as_deref(), self.volume.as_str()) == Disk::Absent;
+        let room = if is_new { self.room(vm) } else { usize::MAX };
+        let place = if write.add { self.attacher.batches.join(vm, room) } else { None };
+        if write.add && place.is_none() {
+            return Ok(Wrote::Alone);
+        }
+        if self.annotate(claim, Some(ours)).await?.is_none() {
             return Ok(Wrote::Again);
         }
-        if begun.elapsed() >= WRITES_FOR {
-            return Ok(Wrote::Again);
+        let Some(place) = place.filter(|_| begun.elapsed() < WRITES_FOR) else { return Ok(Wrote::Again) };
+        let together = place.add(&self.attacher.plug, vm, self.volume.as_str()).await;
+        let Some(written) = together.written else { return Ok(Wrote::Again) };
+        if let Ok(Written::Done(_)) = written {
+            self.attacher.pace.wrote(machine, self.volume.as_str());
         }
-        match self.attacher.plug.add(vm, self.volume.as_str()).await? {
+        match written? {
+            Written::Refused { version, .. } if together.count > 1 => Ok(Wrote::RefusedTogether { version }),
             Written::Done(Some(vm)) => Ok(Wrote::Added(self.known_machine(*vm).await, Added::OnVersion)),
             Written::Done(None) => match self.read_machine(machine).await? {
                 Some(vm) => Ok(Wrote::Added(vm, Added::Blindly)),
@@ -415,29 +502,47 @@ impl Session<'_> {
         machine: &str,
         vm: Arc<VirtualMachine>,
         following: &mut Following,
-        changes: &mut watch::Receiver<u64>,
+        changes: &Changes,
     ) -> Result<Ready, Refusal> {
         loop {
-            changes.borrow_and_update();
             let watched = match self.call.machines().await {
                 Some(machines) => machines.get(&self.call.key(machine)),
                 None => Some(vm.clone()),
             };
-            let vmi = match self.call.instances().await {
+            let mut vmi = match self.call.instances().await {
                 Some(instances) => instances.get(&self.call.key(machine)),
                 None => self.read_instance(machine).await?,
             };
-            match hotplug::disk(watched.as_deref(), vmi.as_deref(), self.volume.as_str()) {
-                Disk::Ready | Disk::InTemplate => return Ok(Ready::Yes),
+            let volume = self.volume.as_str();
+            let mut disk = hotplug::disk(watched.as_deref(), vmi.as_deref(), volume);
+            if disk == Disk::Ready && !is_later(vmi.as_deref(), &plug::version(&vm)) {
+                vmi = self.read_instance(machine).await?;
+                disk = hotplug::disk(watched.as_deref(), vmi.as_deref(), volume);
+            }
+            match disk {
+                Disk::Ready | Disk::InTemplate => {
+                    self.attacher.pace.forget(machine, self.volume.as_str());
+                    return Ok(Ready::Yes);
+                }
                 Disk::Absent | Disk::Removing(_) | Disk::Fixed(_) => return Ok(Ready::Again),
                 Disk::Adding(progress) => {
-                    let is_blocked = hotplug::is_blocked(&progress, vmi.as_deref());
-                    let patience = if is_blocked { BLOCKED_FOR } else { SILENT_FOR };
-                    self.explain("is not in", machine, &progress, vmi.as_deref(), patience);
+                    let patience = if hotplug::is_blocked(vmi.as_deref()) { BLOCKED_FOR } else { SILENT_FOR };
+                    let (vm, vmi) = (watched.as_deref(), vmi.as_deref());
+                    self.explain("is not in", machine, &progress, vm, vmi, patience).await;
                 }
             }
+            let leaves_at = self.leaves_at(machine, watched.as_deref(), vmi.as_deref()).await;
+            if leaves_at.is_some_and(|then| then <= Instant::now()) {
+                self.give_back(machine).await?;
+                // it has got on, or another call works on it: the watch will show it
+                self.change(changes, None).await;
+                return Ok(Ready::Again);
+            }
             match self.follow(following, watched.as_deref(), vmi.as_deref()).await? {
-                Followed::Wait(until) => self.progress(changes, until).await?,
+                Followed::Wait(until) => {
+                    let until = until.into_iter().chain(leaves_at).min();
+                    self.in_patience(self.change(changes, until)).await?;
+                }
                 Followed::Healed => return Ok(Ready::Again),
                 Followed::Refused { version, why } => return Ok(Ready::Refused { version, why }),
             }
@@ -466,6 +571,11 @@ enum Wrote {
         version: String,
         why: Refusal,
     },
+    RefusedTogether {
+        version: String,
+    },
+    /// Decide again while no other call is about to write the machine.
+    Alone,
     Added(Arc<VirtualMachine>, Added),
 }
 

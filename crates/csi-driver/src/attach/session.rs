@@ -17,7 +17,7 @@ use kube::{
 };
 use serde_json::json;
 use tokio::{
-    sync::{OnceCell, watch},
+    sync::{OnceCell, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock},
     time::{Instant, sleep, timeout_at},
 };
 
@@ -25,10 +25,12 @@ use super::{
     Attacher,
     hotplug::{self, Disk, Progress},
     ownership::{Operation, Ownership, Recorded, There},
-    watches,
+    plug,
+    watches::{self, Changes},
+    why::{Pod, Waiting, why_not},
     worker::Worker,
 };
-use crate::{host::Host, refusal::Refusal, volume::name::HostName};
+use crate::{refusal::Refusal, volume::name::HostName};
 
 /// A call that hears of no change looks again after so long, past watches that do not work.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(10);
@@ -53,6 +55,11 @@ pub(super) struct Seen {
 impl Seen {
     pub(super) fn recorded(&self) -> Recorded {
         self.claim.as_deref().map_or(Recorded::Nothing, recorded)
+    }
+
+    /// Whether the machine has this version still.
+    pub(super) fn has_version(&self, version: &str) -> bool {
+        self.vm.as_ref().is_some_and(|vm| plug::version(vm) == version)
     }
 
     /// Whether the annotation says that the volume is in a machine, or on its way there.
@@ -352,7 +359,7 @@ impl<'a> Session<'a> {
     }
 
     /// [`Session::wait_for`], and how long a caller waits without a change.
-    fn wait_for_long(&self, what: impl Into<String>, no_longer_than: Duration) {
+    pub(super) fn wait_for_long(&self, what: impl Into<String>, no_longer_than: Duration) {
         let what = what.into();
         let mut waits_for = self.waits_for.lock().expect("no panic while the text is replaced");
         let mut waits = self.waits.lock().expect("no panic while the time is replaced");
@@ -367,33 +374,10 @@ impl<'a> Session<'a> {
         self.waits.lock().expect("no panic while the time is replaced").0 = Instant::now();
     }
 
-    /// [`Session::change`], for what does not end by the clock.
+    /// What `work` answers, where a caller waits so long for it; without a caller there is no hurry.
     ///
     /// # Errors
     /// ABORTED, which is CSI's code for what is under way, with what a caller has waited for long enough.
-    pub(super) async fn progress(
-        &self,
-        changes: &mut watch::Receiver<u64>,
-        until: Option<Instant>,
-    ) -> Result<(), Refusal> {
-        if !self.has_caller {
-            self.change(changes, until).await;
-            return Ok(());
-        }
-        let (since, patience) = *self.waits.lock().expect("no panic while the time is replaced");
-        let end = since + patience;
-        if end <= Instant::now() {
-            let why = self.waits_for.lock().expect("no panic while the text is replaced").clone();
-            return Err(Refusal::aborted(why));
-        }
-        self.change(changes, Some(until.map_or(end, |until| until.min(end)))).await;
-        Ok(())
-    }
-
-    /// What `work` answers, where a caller waits so long for it.
-    ///
-    /// # Errors
-    /// As [`Session::progress`] has them.
     pub(super) async fn in_patience<T>(&self, work: impl Future<Output = T>) -> Result<T, Refusal> {
         if !self.has_caller {
             return Ok(work.await);
@@ -405,11 +389,11 @@ impl<'a> Session<'a> {
     }
 
     /// Waits for a change of what is watched, at most until then.
-    pub(super) async fn change(&self, changes: &mut watch::Receiver<u64>, until: Option<Instant>) {
+    pub(super) async fn change(&self, changes: &Changes, until: Option<Instant>) {
         let longest = until.map_or(LOOK_AGAIN, |until| until.saturating_duration_since(Instant::now()));
         self.wait(async {
             tokio::select! {
-                changed = changes.changed() => drop(changed),
+                () = changes.next() => {}
                 () = sleep(longest.min(LOOK_AGAIN)) => self.call.complete(),
             }
         })
@@ -425,49 +409,33 @@ impl<'a> Session<'a> {
     }
 
     /// Whom a machine waits for that has a volume not yet, or still.
-    pub(super) fn explain(
+    pub(super) async fn explain(
         &self,
         doing: &str,
         machine: &str,
         progress: &Progress,
+        vm: Option<&VirtualMachine>,
         vmi: Option<&VirtualMachineInstance>,
         no_longer_than: Duration,
     ) {
-        let why = why_not(&self.attacher.host, self.volume, doing, machine, progress, vmi);
-        self.wait_for_long(why, no_longer_than);
+        let claims = self.call.claims().await;
+        let is_bound = |name: &str| claims.as_ref()?.get(&self.call.key(name)).map(|claim| is_bound(&claim));
+        let pod = &Pod::of(vm, vmi, self.volume.as_str(), is_bound);
+        let waiting = Waiting { volume: self.volume, doing, machine, progress, vmi, pod };
+        self.wait_for_long(why_not(&self.attacher.host, &waiting), no_longer_than);
     }
 }
 
-/// [`Session::explain`] as a sentence.
-pub(crate) fn why_not(
-    host: &Host,
-    volume: &HostName,
-    doing: &str,
-    machine: &str,
-    progress: &Progress,
-    vmi: Option<&VirtualMachineInstance>,
-) -> String {
-    let Progress { phase, reason, message, pod } = progress;
-    let namespace = host.namespace();
-    let status = vmi.and_then(|vmi| vmi.status.as_ref());
-    let node = status.map(|status| status.node_name.as_str()).filter(|node| !node.is_empty());
-    let migrates = vmi.is_some_and(hotplug::migrates);
-    let blocked_by = match phase.as_str() {
-        _ if migrates => "the live migration of the machine".to_owned(),
-        "Pending" => host.claim_name(volume),
-        "AttachedToNode" | "Detaching" | "UnMountedFromPod" if !pod.is_empty() => {
-            format!("Pod {namespace}/{pod} on the host")
-        }
-        "MountedToPod" | "AttachedToNode" | "Ready" => {
-            format!("virt-handler on host node {}", node.unwrap_or("(none)"))
-        }
-        _ => format!("virt-controller and VirtualMachineInstance {namespace}/{machine} on the host"),
-    };
-    let phase = if phase.is_empty() { "none yet" } else { phase };
-    let reason = if reason.is_empty() { String::new() } else { format!(", {reason}") };
-    let message = if message.is_empty() { String::new() } else { format!(": {message}") };
-    let machine = host.machine_name(machine);
-    format!("volume {volume} {doing} {machine} (phase {phase}{reason}{message}): look at {blocked_by}")
+/// Whether the instance is as of after this version of its machine: one server counts the versions of all kinds up
+/// together. Else a watch may show a former stay of a volume.
+pub(super) fn is_later(vmi: Option<&VirtualMachineInstance>, version: &str) -> bool {
+    let number = |version: &str| version.parse::<u64>().ok();
+    let of_vmi = vmi.and_then(|vmi| number(vmi.metadata.resource_version.as_deref()?));
+    matches!((of_vmi, number(version)), (Some(of_vmi), Some(version)) if of_vmi > version)
+}
+
+pub(crate) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
+    claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound")
 }
 
 /// For how long this process has seen claims at their versions, by its own clock.
@@ -503,23 +471,35 @@ impl Ages {
     }
 }
 
-/// One write at a time for each machine, so that the calls of this process do not fail one another's versions.
+/// The writes to each machine: of those that add disks several at once, which one write then makes, and of others one at a
+/// time, so that the calls of this process do not fail one another's versions.
 #[derive(Default)]
-pub(super) struct Turns(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
+pub(super) struct Turns(Mutex<HashMap<String, Weak<RwLock<()>>>>);
+
+/// A turn of one call at a machine; it ends when this is dropped.
+pub(super) enum Turn {
+    Alone(#[expect(dead_code, reason = "it is held")] OwnedRwLockWriteGuard<()>),
+    BesideOthers(#[expect(dead_code, reason = "it is held")] OwnedRwLockReadGuard<()>),
+}
 
 impl Turns {
-    pub(super) async fn of(&self, machine: &str) -> tokio::sync::OwnedMutexGuard<()> {
-        let turn = {
-            let mut turns = self.0.lock().expect("no panic while the turns are changed");
-            turns.retain(|_, turn| turn.strong_count() > 0);
-            let known = turns.get(machine).and_then(Weak::upgrade);
-            known.unwrap_or_else(|| {
-                let turn = Arc::default();
-                turns.insert(machine.to_owned(), Arc::downgrade(&turn));
-                turn
-            })
-        };
-        turn.lock_owned().await
+    pub(super) async fn alone(&self, machine: &str) -> Turn {
+        Turn::Alone(self.of(machine).write_owned().await)
+    }
+
+    pub(super) async fn beside_others(&self, machine: &str) -> Turn {
+        Turn::BesideOthers(self.of(machine).read_owned().await)
+    }
+
+    fn of(&self, machine: &str) -> Arc<RwLock<()>> {
+        let mut turns = self.0.lock().expect("no panic while the turns are changed");
+        turns.retain(|_, turn| turn.strong_count() > 0);
+        let known = turns.get(machine).and_then(Weak::upgrade);
+        known.unwrap_or_else(|| {
+            let turn = Arc::default();
+            turns.insert(machine.to_owned(), Arc::downgrade(&turn));
+            turn
+        })
     }
 }
 

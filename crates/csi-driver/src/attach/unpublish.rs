@@ -10,10 +10,7 @@ use std::sync::Arc;
 
 use harvester_api::VirtualMachine;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use tokio::{
-    sync::watch,
-    time::{Instant, sleep_until},
-};
+use tokio::time::{Instant, sleep_until};
 
 use super::{
     follow::{Followed, Following},
@@ -21,7 +18,8 @@ use super::{
     ownership::{self, JOINED_FOR, Machine, Operation, Ownership, Recorded, Removal, STALE_AFTER, There},
     plug::{self, Written},
     publish::Settled,
-    session::{BLOCKED_FOR, Seen, Session, recorded},
+    session::{BLOCKED_FOR, Seen, Session, is_later, recorded},
+    watches::Changes,
 };
 use crate::refusal::Refusal;
 
@@ -46,13 +44,18 @@ impl Session<'_> {
 
     /// Brings the volume out of the machine, and returns when nothing of it is there.
     pub(super) async fn detach(&self, machine: &str) -> Result<(), Refusal> {
-        let mut changes = self.call.changes();
-        let (mut is_fresh, mut tries, mut has_changed_way, mut was_watched) = (false, 0, false, false);
+        self.attacher.pace.forget(machine, self.volume.as_str());
+        self.detach_at_once(machine).await
+    }
+
+    /// [`Session::detach`] of a disk that may be added again.
+    pub(super) async fn detach_at_once(&self, machine: &str) -> Result<(), Refusal> {
+        let changes = self.call.changes_of(machine).with(self.volume.as_str());
+        let (mut is_fresh, mut tries, mut has_changed_way) = (false, 0, false);
         let mut refused: Option<(String, Refusal)> = None;
         let (mut own, mut following, mut has_finished) = (Own::default(), Following::default(), false);
         loop {
-            changes.borrow_and_update();
-            let turn = self.attacher.turns.of(machine).await;
+            let turn = self.attacher.turns.alone(machine).await;
             let seen = self.see(machine, is_fresh).await?;
             if let Some((claim, leaving)) = seen.recorded().leaving()
                 && !std::mem::replace(&mut has_finished, true)
@@ -75,7 +78,6 @@ impl Session<'_> {
                 return Err(why);
             }
             is_fresh = true;
-            was_watched |= self.is_watched_in_instance(machine).await;
             match self.remove(machine, &seen, &mut own).await? {
                 Removed::Done => return Ok(()),
                 Removed::Again => tries = self.again(tries, machine)?,
@@ -87,7 +89,12 @@ impl Session<'_> {
                 Removed::OtherWay(_) => has_changed_way = true,
                 Removed::At(then) => {
                     drop(turn);
-                    self.change(&mut changes, Some(then)).await;
+                    self.change(&changes, Some(then)).await;
+                }
+                Removed::Later(then) => {
+                    drop(turn);
+                    self.in_patience(self.change(&changes, Some(then))).await?;
+                    is_fresh = false;
                 }
                 Removed::Arrives(then) => {
                     drop(turn);
@@ -98,7 +105,7 @@ impl Session<'_> {
                     drop(turn);
                     tries = self.again(tries, machine)?;
                     self.gets_on();
-                    match self.until_gone(machine, vm, was_watched, &mut following, &mut changes).await? {
+                    match self.until_gone(machine, vm, &mut following, &changes).await? {
                         Gone::Yes => own.has_left = true,
                         Gone::AddedAgain => {}
                     }
@@ -108,13 +115,6 @@ impl Session<'_> {
                 }
             }
         }
-    }
-
-    /// Whether the watch has shown the volume in the instance.
-    async fn is_watched_in_instance(&self, machine: &str) -> bool {
-        let Some(instances) = self.call.instances().await else { return false };
-        let vmi = instances.get(&self.call.key(machine));
-        vmi.is_some_and(|vmi| hotplug::runs(&vmi) && hotplug::is_taken(&vmi, self.volume.as_str()))
     }
 
     async fn remove(&self, machine: &str, seen: &Seen, own: &mut Own) -> Result<Removed, Refusal> {
@@ -192,6 +192,12 @@ impl Session<'_> {
                 Ok(Removed::At(Instant::now() + JOINED_FOR.saturating_sub(unchanged_for)))
             }
             Removal::Join | Removal::Annotate => {
+                let (vm, vmi) = (seen.vm.as_deref(), seen.vmi.as_deref());
+                if !matches!(disk, Disk::Absent | Disk::Removing(_))
+                    && let Some(then) = self.waits_for_others(machine, vm, vmi)
+                {
+                    return Ok(Removed::Later(then));
+                }
                 let from = former.and_then(|claim| claim.from.clone());
                 let ours = Ownership { from, ..Ownership::new(this, Operation::Detach) };
                 let Some(claim) = self.annotate(claim, Some(ours)).await? else {
@@ -260,10 +266,14 @@ impl Session<'_> {
         if matches!(disk, Disk::Absent | Disk::Removing(_)) {
             return Ok(Removed::Leaving(Some(vm.clone())));
         }
+        let name = vm.metadata.name.as_deref().unwrap_or_default();
         match self.attacher.plug.remove(vm, self.volume.as_str()).await? {
-            Written::Done(Some(vm)) => Ok(Removed::Leaving(Some(self.known_machine(*vm).await))),
+            Written::Done(Some(vm)) => {
+                self.attacher.pace.wrote(name, self.volume.as_str());
+                Ok(Removed::Leaving(Some(self.known_machine(*vm).await)))
+            }
             Written::Done(None) => {
-                let name = vm.metadata.name.as_deref().unwrap_or_default();
+                self.attacher.pace.wrote(name, self.volume.as_str());
                 Ok(Removed::Leaving(self.read_machine(name).await?))
             }
             Written::Refused { version, why } => Ok(Removed::Refused { version, why }),
@@ -271,36 +281,40 @@ impl Session<'_> {
         }
     }
 
-    /// Waits until template, instance and status have the volume no more, or somebody added it again. A watch that has
-    /// never shown the volume in the instance may be late, so the instance is read then.
+    /// Waits until template, instance and status have the volume no more, or somebody added it again. A watch may be late
+    /// by a whole stay of the volume: the instance is read, unless the watch shows it as of after the write `vm` of this call.
     async fn until_gone(
         &self,
         machine: &str,
         vm: Option<Arc<VirtualMachine>>,
-        mut was_watched: bool,
         following: &mut Following,
-        changes: &mut watch::Receiver<u64>,
+        changes: &Changes,
     ) -> Result<Gone, Refusal> {
         loop {
-            changes.borrow_and_update();
+            let written = vm.as_deref().map(plug::version).unwrap_or_default();
             let vm = match self.call.machines().await {
                 Some(machines) => machines.get(&self.call.key(machine)),
                 None => vm.clone(),
             };
-            was_watched |= self.is_watched_in_instance(machine).await;
-            let vmi = match self.call.instances().await {
-                Some(instances) if was_watched => instances.get(&self.call.key(machine)),
-                _ => self.read_instance(machine).await?,
+            let volume = self.volume.as_str();
+            let mut vmi = match self.call.instances().await {
+                Some(instances) => instances.get(&self.call.key(machine)),
+                None => None,
             };
-            let disk = hotplug::disk(vm.as_deref(), vmi.as_deref(), self.volume.as_str());
+            let mut disk = hotplug::disk(vm.as_deref(), vmi.as_deref(), volume);
+            if disk == Disk::Absent && !is_later(vmi.as_deref(), &written) {
+                vmi = self.read_instance(machine).await?;
+                disk = hotplug::disk(vm.as_deref(), vmi.as_deref(), volume);
+            }
             let progress = match &disk {
                 Disk::Removing(progress) => progress,
                 Disk::Absent => return Ok(Gone::Yes),
                 _ => return Ok(Gone::AddedAgain),
             };
-            self.explain("is still in", machine, progress, vmi.as_deref(), BLOCKED_FOR);
-            match self.follow(following, vm.as_deref(), vmi.as_deref()).await? {
-                Followed::Wait(until) => self.progress(changes, until).await?,
+            let (vm, vmi) = (vm.as_deref(), vmi.as_deref());
+            self.explain("is still in", machine, progress, vm, vmi, BLOCKED_FOR).await;
+            match self.follow(following, vm, vmi).await? {
+                Followed::Wait(until) => self.in_patience(self.change(changes, until)).await?,
                 Followed::Healed => {}
                 Followed::Refused { .. } => return Ok(Gone::AddedAgain),
             }
@@ -340,6 +354,8 @@ enum Removed {
     OtherWay(Refusal),
     /// Decide again then, or when something changes.
     At(Instant),
+    /// Other disks on their way are waited for, and no longer than until then.
+    Later(Instant),
     /// From then on no older write reaches the machine.
     Arrives(Instant),
     Refused {

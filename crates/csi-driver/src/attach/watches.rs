@@ -7,6 +7,7 @@
 //! it has ended, or with the next call.
 
 use std::{
+    collections::HashMap,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -17,7 +18,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::runtime::watcher;
 use program::TaskGroup;
 use tokio::{
-    sync::watch,
+    sync::{Notify, watch},
     time::{Instant, sleep_until, timeout},
 };
 
@@ -48,6 +49,8 @@ struct Inner {
     state: Mutex<State>,
     /// Counts changes of machines, instances and claims.
     changes: watch::Sender<u64>,
+    /// Calls that wait for changes of single objects, by the names of these.
+    waiting: Mutex<HashMap<String, Vec<Arc<Notify>>>>,
 }
 
 #[derive(Default)]
@@ -75,6 +78,7 @@ impl Watches {
             tasks: TaskGroup::new(),
             state: Mutex::default(),
             changes: watch::Sender::new(0),
+            waiting: Mutex::default(),
         }))
     }
 
@@ -113,8 +117,15 @@ impl Watches {
     }
 
     fn tell_changes<K: Watched>(&self, cache: &Cache<K>) {
-        let changes = self.0.changes.clone();
-        cache.on_change(move |_| changes.send_modify(|count| *count += 1));
+        // the caches do not keep alive what keeps them
+        let this = Arc::downgrade(&self.0);
+        cache.on_change(move |change| {
+            let Some(this) = this.upgrade() else { return };
+            this.changes.send_modify(|count| *count += 1);
+            for bell in this.waiting().get(&change.key.name).into_iter().flatten() {
+                bell.notify_one();
+            }
+        });
     }
 
     async fn end_when_unused(&self) {
@@ -147,6 +158,12 @@ impl Watches {
     }
 }
 
+impl Inner {
+    fn waiting(&self) -> MutexGuard<'_, HashMap<String, Vec<Arc<Notify>>>> {
+        self.waiting.lock().expect("no panic while the calls that wait are changed")
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
         self.tasks.stop.cancel();
@@ -157,6 +174,12 @@ impl Watching {
     /// Told at each change of what is watched.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.0.0.changes.subscribe()
+    }
+
+    /// Told at each change of machines, instances and claims of this name.
+    pub fn changes_of(&self, name: &str) -> Changes {
+        let changes = Changes { watches: self.0.clone(), bell: Arc::default(), names: vec![] };
+        changes.with(name)
     }
 
     /// The instances, where their watch works.
@@ -186,6 +209,49 @@ impl Watching {
 
     pub fn key(&self, name: &str) -> ObjectKey {
         ObjectKey::new(self.0.0.host.namespace(), name)
+    }
+}
+
+/// Changes of some objects since they were asked for last. What others change in the namespace wakes nobody.
+pub struct Changes {
+    watches: Watches,
+    bell: Arc<Notify>,
+    names: Vec<String>,
+}
+
+impl Changes {
+    /// Told of machines, instances and claims of this name too.
+    #[must_use]
+    pub fn with(mut self, name: &str) -> Self {
+        self.add(name);
+        self
+    }
+
+    /// [`Changes::with`].
+    pub fn add(&mut self, name: &str) {
+        if self.names.iter().any(|known| known == name) {
+            return;
+        }
+        self.names.push(name.to_owned());
+        self.watches.0.waiting().entry(name.to_owned()).or_default().push(self.bell.clone());
+    }
+
+    /// Waits for the next change. One that came before counts.
+    pub async fn next(&self) {
+        self.bell.notified().await;
+    }
+}
+
+impl Drop for Changes {
+    fn drop(&mut self) {
+        let mut waiting = self.watches.0.waiting();
+        for name in &self.names {
+            let Some(bells) = waiting.get_mut(name) else { continue };
+            bells.retain(|bell| !Arc::ptr_eq(bell, &self.bell));
+            if bells.is_empty() {
+                waiting.remove(name);
+            }
+        }
     }
 }
 

@@ -20,6 +20,7 @@ use super::decide::{Attachment, Place, Seen, There};
 use crate::{
     attach::{
         hotplug::{self, Disk},
+        is_bound,
         ownership::Recorded,
         recorded,
     },
@@ -206,8 +207,12 @@ impl HostState {
         Self { machines: all, claims, with }
     }
 
-    pub(super) fn instance(&self, name: &str) -> Option<&VirtualMachineInstance> {
-        self.machines.get(name)?.1.as_deref()
+    pub(super) fn machine(&self, name: &str) -> (Option<&VirtualMachine>, Option<&VirtualMachineInstance>) {
+        self.machines.get(name).map_or((None, None), |(vm, vmi)| (vm.as_deref(), vmi.as_deref()))
+    }
+
+    pub(super) fn is_bound(&self, claim: &str) -> Option<bool> {
+        self.claims.get(claim).map(|claim| is_bound(claim))
     }
 
     /// The machines of the guest cluster of which these are nodes. A node whose driver just restarts has no ID in its

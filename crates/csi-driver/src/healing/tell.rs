@@ -11,7 +11,7 @@ use super::{
     join::{HostState, Volume},
 };
 use crate::{
-    attach::{hotplug::Disk, why_not},
+    attach::{Pod, Waiting, hotplug::Disk, why_not},
     host,
 };
 
@@ -76,16 +76,14 @@ pub(super) fn awaited(
     seen: &Seen,
     machine: &str,
 ) -> PendingEvent {
-    let vmi = host.instance(machine);
+    let (vm, vmi) = host.machine(machine);
+    let pod = &Pod::of(vm, vmi, volume.name.as_str(), |claim| host.is_bound(claim));
+    let why = |doing, progress| {
+        why_not(names, &Waiting { volume: &volume.name, doing, machine, progress, vmi, pod })
+    };
     match seen.place(machine).map(|place| &place.disk) {
-        Some(Disk::Removing(progress)) => {
-            let why = why_not(names, &volume.name, "is still in", machine, progress, vmi);
-            PendingEvent::warning(NOT_DETACHED, why)
-        }
-        Some(Disk::Adding(progress)) => {
-            let why = why_not(names, &volume.name, "is not in", machine, progress, vmi);
-            PendingEvent::warning(NOT_ATTACHED, why)
-        }
+        Some(Disk::Removing(progress)) => PendingEvent::warning(NOT_DETACHED, why("is still in", progress)),
+        Some(Disk::Adding(progress)) => PendingEvent::warning(NOT_ATTACHED, why("is not in", progress)),
         _ => PendingEvent::warning(
             NOT_ATTACHED,
             format!("volume {} is not in {} yet", volume.name, names.machine_name(machine)),

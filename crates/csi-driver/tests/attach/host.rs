@@ -51,6 +51,8 @@ pub(crate) struct Bed {
     pub(crate) is_old: Arc<AtomicBool>,
     /// The role grants processes to patch machines.
     pub(crate) may_patch: Arc<AtomicBool>,
+    /// The host refuses to add this volume to a machine.
+    refused: Arc<Mutex<Option<String>>>,
     /// Where the volume was each time that a process removed its annotation.
     removals: Arc<Mutex<Vec<String>>>,
     wake: Arc<Notify>,
@@ -77,7 +79,8 @@ impl Bed {
         let (tasks, most) = (TaskGroup::new(), Arc::new(AtomicUsize::new(0)));
         let (works, wake) = (Arc::new(AtomicBool::new(true)), Arc::new(Notify::new()));
         let (is_old, removals, may_patch) = (Arc::default(), Arc::default(), Arc::new(true.into()));
-        let bed = Self { server, admin, tasks, most, works, is_old, may_patch, removals, wake };
+        let refused = Arc::default();
+        let bed = Self { server, admin, tasks, most, works, is_old, may_patch, refused, removals, wake };
         bed.machine("a", true).await;
         bed.machine("b", true).await;
         bed.volume(VOLUME).await;
@@ -153,6 +156,10 @@ impl Bed {
 
     pub(crate) fn removals(&self) -> Vec<String> {
         self.removals.lock().unwrap().clone()
+    }
+
+    pub(crate) fn host_refuses(&self, volume: Option<&str>) {
+        *self.refused.lock().unwrap() = volume.map(str::to_owned);
     }
 
     pub(crate) fn wake(&self) {
@@ -285,9 +292,11 @@ impl Process {
         let client = bed.server.client(User::named(name).with_group("system:masters"));
         let writes = Arc::new(Mutex::new(0));
         let (admin, removals, may_patch) = (bed.admin.clone(), bed.removals.clone(), bed.may_patch.clone());
+        let refused = bed.refused.clone();
         let service = tower::service_fn(move |request: http::Request<Body>| {
             let (client, writes, admin, removals) =
                 (client.clone(), writes.clone(), admin.clone(), removals.clone());
+            let refused = refused.clone();
             let is_granted = may_patch.load(Ordering::Relaxed);
             async move {
                 let is_write = request.method() != http::Method::GET;
@@ -327,7 +336,17 @@ impl Process {
                 if let Some(answer) = old_host::subresource(&admin, head.uri.path(), &body).await {
                     return Ok(answer);
                 }
-                let is_removal = String::from_utf8_lossy(&body).contains(REMOVAL);
+                let text = String::from_utf8_lossy(&body).into_owned();
+                let is_refused = refused.lock().unwrap().as_ref().is_some_and(|volume| {
+                    text.contains("hotpluggable") && text.contains(&format!("\"{volume}\""))
+                });
+                if is_refused {
+                    return Ok(old_host::status(
+                        http::StatusCode::UNPROCESSABLE_ENTITY,
+                        "admission webhook denied the request",
+                    ));
+                }
+                let is_removal = text.contains(REMOVAL);
                 let answer = client.send(http::Request::from_parts(head, Body::from(body))).await;
                 if is_removal && answer.as_ref().is_ok_and(|answer| answer.status().is_success()) {
                     let with = places(&admin).await;

@@ -90,9 +90,14 @@ pub(crate) async fn subresource(admin: &Client, path: &str, body: &[u8]) -> Opti
 pub(crate) fn no_right_to_patch() -> Response<Body> {
     let message = "virtualmachines.kubevirt.io is forbidden: User \"csi\" cannot patch resource \"virtualmachines\" in \
                    API group \"kubevirt.io\" in the namespace \"shop\"";
-    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden",
-        "message": message});
-    let answer = Response::builder().status(StatusCode::FORBIDDEN);
+    status(StatusCode::FORBIDDEN, message)
+}
+
+/// An API server refuses a request.
+pub(crate) fn status(code: StatusCode, message: &str) -> Response<Body> {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code.as_u16(),
+        "reason": "Refused", "message": message});
+    let answer = Response::builder().status(code);
     answer.body(Body::from(status.to_string().into_bytes())).unwrap()
 }
 

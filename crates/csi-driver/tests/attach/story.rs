@@ -260,6 +260,48 @@ async fn twenty_volumes_at_once_come_into_one_machine_without_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn volumes_that_come_at_once_come_by_one_write_of_their_machine() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    let names: Vec<_> = (10..30).map(|number| format!("pvc-{number}")).collect();
+    for name in &names {
+        bed.volume(name).await;
+    }
+    driver.publish("b").await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    bed.server.audit().clear();
+    for answer in join_all(names.iter().map(|name| driver.publish_volume(name, "a"))).await {
+        answer.unwrap();
+    }
+    let requests = bed.requests("p1");
+    assert_eq!(requests.iter().filter(|request| *request == "patch virtualmachines").count(), 1);
+    assert_eq!(requests.len(), 21, "{requests:?}");
+}
+
+/// The host's webhook refuses a write for one of several volumes.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_the_host_refuses_keeps_out_none_that_comes_with_it() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    for name in ["pvc-2", "pvc-3"] {
+        bed.volume(name).await;
+    }
+    driver.publish("b").await.unwrap();
+    driver.unpublish("b").await.unwrap();
+    bed.host_refuses(Some("pvc-2"));
+    let (one, two, three) = tokio::join!(
+        driver.publish("a"),
+        driver.publish_volume("pvc-2", "a"),
+        driver.publish_volume("pvc-3", "a")
+    );
+    one.unwrap();
+    three.unwrap();
+    assert_eq!(two.unwrap_err().code, Code::FailedPrecondition);
+    bed.host_refuses(None);
+    driver.publish_volume("pvc-2", "a").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refusal_of_the_host_is_passed_on_and_not_repeated() {
     let bed = Bed::new().await;
     let driver = Process::new(&bed, "p1");

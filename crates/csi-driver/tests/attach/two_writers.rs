@@ -3,8 +3,9 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use csi_driver::attach::Options;
+use kube::api::{Patch, PatchParams};
 use rstest::rstest;
-use serde_json::Value;
+use serde_json::{Value, json};
 use sim_apiserver::faults::{Answer, Rule};
 use tokio::time::{sleep, timeout};
 use tonic::Code;
@@ -118,6 +119,32 @@ async fn an_old_watch_refuses_no_attachment() {
     driver.publish("a").await.unwrap();
     assert_eq!(bed.with_volume().await, ["a"]);
     assert!(bed.requests("p2").contains(&"list virtualmachines".to_owned()), "it was no old watch");
+}
+
+/// Another process has written that it brings the volume into `b`: for a minute it is waited for.
+#[tokio::test(start_paused = true)]
+async fn changes_of_others_make_a_call_that_waits_ask_nothing() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    driver.unpublish("a").await.unwrap();
+    bed.volume("pvc-2").await;
+    bed.machine("c", true).await;
+    bed.annotate(&bed.claim_text("b", None, "attach").await).await;
+    sleep(Duration::from_secs(3)).await;
+    let others = async {
+        sleep(Duration::from_secs(5)).await;
+        bed.server.audit().clear();
+        for number in 0..50 {
+            let label = Patch::Merge(json!({"metadata": {"labels": {"n": number.to_string()}}}));
+            bed.claims().patch("pvc-2", &PatchParams::default(), &label).await.unwrap();
+            bed.machines().patch("c", &PatchParams::default(), &label).await.unwrap();
+            sleep(Duration::from_millis(20)).await;
+        }
+        bed.requests("p1")
+    };
+    let (answer, requests) = tokio::join!(driver.publish("a"), others);
+    answer.unwrap();
+    assert_eq!(requests, [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]

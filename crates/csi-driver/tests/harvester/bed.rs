@@ -17,7 +17,7 @@ use program::TaskGroup;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use sim_apiserver::{ApiServer, User};
-use sim_harvester::{SimHarvester, host_objects};
+use sim_harvester::{SimHarvester, host_objects, settings::HOTPLUG};
 use tokio::time::{Instant, sleep};
 
 use crate::support;
@@ -95,7 +95,7 @@ impl Bed {
         bed
     }
 
-    async fn create<K>(&self, api: Api<K>, json: Value)
+    pub(crate) async fn create<K>(&self, api: Api<K>, json: Value)
     where
         K: Resource + serde::Serialize + DeserializeOwned + Clone + std::fmt::Debug,
     {
@@ -130,6 +130,12 @@ impl Bed {
         let text = json!({"vm": machine, "vmUid": uid, "op": "attach", "holder": "dead"}).to_string();
         let patch = Patch::Merge(json!({"metadata": {"annotations": {CSI_ATTACH: text}}}));
         self.claims().patch(VOLUME, &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    /// How disks come into this machine and leave it.
+    pub(crate) async fn plugs(&self, machine: &str, how: &str) {
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {HOTPLUG: how}}}));
+        self.machines().patch(machine, &PatchParams::default(), &patch).await.unwrap();
     }
 
     pub(crate) async fn annotation(&self) -> Option<Value> {

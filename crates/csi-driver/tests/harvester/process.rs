@@ -24,7 +24,10 @@ use kube::{Client, client::Body};
 use program::Clock;
 use serde_json::{Value, json};
 use sim_apiserver::User;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until, timeout},
+};
 use tonic::Status;
 use tower::BoxError;
 
@@ -74,6 +77,7 @@ struct Gate {
     deeds: Arc<Mutex<Deeds>>,
     /// The role grants to patch machines.
     may_patch: bool,
+    shows_instances: watch::Receiver<u64>,
 }
 
 struct GateState {
@@ -158,10 +162,15 @@ impl Gate {
         if !is_addition && !is_fence {
             self.goes_on().await;
             let gate = self.clone();
+            let is_of_instances = path.ends_with("/virtualmachineinstances");
             let frames = BodyStream::new(body).then(move |frame| {
                 let gate = gate.clone();
                 async move {
                     gate.goes_on().await;
+                    if let (Ok(frame), true) = (&frame, is_of_instances) {
+                        let shown = revision(frame.data_ref().map_or(&[][..], Bytes::as_ref));
+                        drop(gate.shows_instances.clone().wait_for(|until| shown <= *until).await);
+                    }
                     frame.map_err(BoxError::from)
                 }
             });
@@ -189,6 +198,13 @@ impl Gate {
     }
 }
 
+/// The version of the object of a watch's event; 0 where it is none.
+fn revision(event: &[u8]) -> u64 {
+    let event: Value = serde_json::from_slice(event).unwrap_or_default();
+    let version = event["object"]["metadata"]["resourceVersion"].as_str();
+    version.map_or(0, |version| version.parse().unwrap())
+}
+
 /// As an API server answers by the role of Harvester up to 1.7.
 fn no_right_to_patch() -> Answer {
     let message = "virtualmachines.kubevirt.io is forbidden: User \"csi\" cannot patch resource \"virtualmachines\" in \
@@ -204,6 +220,8 @@ pub(crate) struct Process {
     pub(crate) attacher: Arc<Attacher>,
     /// Its way to the guest, which stops with it.
     pub(crate) guest: Client,
+    /// Its watch of instances shows them up to this version.
+    pub(crate) shows_instances: watch::Sender<u64>,
     gate: Gate,
 }
 
@@ -217,7 +235,9 @@ impl Process {
             claimed_at: Instant::now(),
         };
         let (state, may_patch) = (Arc::new(Mutex::new(state)), bed.may_patch);
-        let gate = Gate { name: name.into(), state, deeds: deeds.clone(), may_patch };
+        let shows_instances = watch::Sender::new(u64::MAX);
+        let (deeds, shown) = (deeds.clone(), shows_instances.subscribe());
+        let gate = Gate { name: name.into(), state, deeds, may_patch, shows_instances: shown };
         let tasks = bed.tasks.child();
         let through = |inner: Client| {
             let through = gate.clone();
@@ -233,7 +253,7 @@ impl Process {
         let host = Host::new(missing.observe(Client::new(client, NAMESPACE), NAMESPACE), NAMESPACE);
         let attacher = Arc::new(Attacher::new(host.clone(), &tasks, Options::new(name)));
         let service = ControllerService::new(host, Settings::default(), attacher.clone());
-        Self { service: Arc::new(service), attacher, guest, gate }
+        Self { service: Arc::new(service), attacher, guest, shows_instances, gate }
     }
 
     /// It is stopped at one of its next writes, and its requests take the times of this seed.

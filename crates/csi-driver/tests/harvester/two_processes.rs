@@ -155,3 +155,32 @@ async fn a_volume_that_another_driver_has_moved_is_not_added_where_an_old_annota
     processes[0].call(true, "a").await.unwrap();
     bed.tasks.end().await;
 }
+
+/// Of the volume's second stay in `a` one process sees the first one still, and then its end.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_a_whole_stay_behind_ends_no_detachment() {
+    let bed = Bed::new("v1.8.0").await;
+    let deeds = Deeds::default();
+    let [late, other] = ["first", "second"].map(|name| Process::new(&bed, name, 0, &deeds));
+    late.call(true, "a").await.unwrap();
+    sleep(Duration::from_secs(3)).await;
+    late.shows_instances.send_replace(bed.server.revision());
+    other.call(false, "a").await.unwrap();
+    let end_of_first_stay = bed.server.revision();
+    other.call(true, "a").await.unwrap();
+    bed.plugs("a", "stuck").await;
+    let watch = async {
+        sleep(Duration::from_secs(3)).await;
+        late.shows_instances.send_replace(end_of_first_stay);
+        sleep(Duration::from_secs(1)).await;
+        let seen = (bed.annotation().await, bed.with_volume().await);
+        bed.plugs("a", "ok").await;
+        seen
+    };
+    let (answer, (annotation, with)) = tokio::join!(late.call(false, "a"), watch);
+    assert_eq!(with, ["a"]);
+    assert_eq!(annotation.unwrap()["op"], "detach", "the volume is in the machine still");
+    answer.unwrap();
+    assert_eq!(bed.with_volume().await, Vec::<String>::new());
+    bed.tasks.end().await;
+}

@@ -121,25 +121,43 @@ fn template_and_instance_show_of_each_volume_whether_the_host_follows_the_templa
 }
 
 #[rstest]
-#[case::on_its_way("Running", "AttachedToNode", false, false)]
-#[case::not_bound("Running", "Pending", false, true)]
-#[case::starting("Scheduling", "", false, true)]
-#[case::host_node_silent("Unknown", "MountedToPod", false, true)]
-#[case::migrating("Running", "MountedToPod", true, true)]
-fn the_host_says_that_a_volume_does_not_get_on(
+#[case::runs("Running", false, false)]
+#[case::starting("Scheduling", false, true)]
+#[case::host_node_silent("Unknown", false, true)]
+#[case::migrating("Running", true, true)]
+fn the_host_says_that_no_volume_gets_on(
     #[case] of_instance: &str,
-    #[case] of_volume: &str,
     #[case] is_migrating: bool,
     #[case] expected: bool,
 ) {
-    let mut vmi = instance(of_instance, &[volume()], &[status(of_volume)]);
+    let mut vmi = instance(of_instance, &[volume()], &[status("AttachedToNode")]);
     if is_migrating {
         let mut json = serde_json::to_value(&vmi).unwrap();
         json["status"]["migrationState"] = json!({"completed": false});
         vmi = serde_json::from_value(json).unwrap();
     }
     trim_instance(&mut vmi);
-    assert_eq!(is_blocked(&phase(of_volume), Some(&vmi)), expected);
+    assert_eq!(is_blocked(Some(&vmi)), expected);
+    assert_eq!(on_their_way(with().as_ref(), Some(&vmi)).is_empty(), expected, "nothing is plugged now");
+}
+
+#[rstest]
+#[case::not_taken(with(), &[], &[], Some(Direction::In))]
+#[case::in_its_pod(with(), &[volume()], &[status("AttachedToNode")], Some(Direction::In))]
+#[case::mounted(with(), &[volume()], &[status("MountedToPod")], None)]
+#[case::there(with(), &[volume()], &[status("Ready")], None)]
+#[case::leaves(without(), &[volume()], &[status("Ready")], Some(Direction::Out))]
+#[case::is_not_let_go(without(), &[], &[status("Detaching")], Some(Direction::Out))]
+#[case::gone(without(), &[], &[], None)]
+#[case::another_disk(without(), &[], &[json!({"name": "root", "phase": ""})], None)]
+fn a_volume_is_on_its_way_until_it_is_mounted_and_until_it_is_let_go(
+    #[case] vm: Option<VirtualMachine>,
+    #[case] volumes: &[Value],
+    #[case] statuses: &[Value],
+    #[case] expected: Option<Direction>,
+) {
+    let vmi = instance("Running", volumes, statuses);
+    assert_eq!(on_their_way(vm.as_ref(), Some(&vmi)).remove(CLAIM), expected);
 }
 
 #[rstest]
@@ -188,6 +206,21 @@ fn a_machine_without_any_disk_gets_its_first() {
     let after = apply(&vm, &add(&vm, CLAIM).unwrap());
     assert_eq!(disk(Some(&after), None, CLAIM), Disk::InTemplate);
     assert_eq!(count(&after), (1, 1));
+}
+
+#[test]
+fn several_disks_come_by_one_patch_and_those_that_are_there_are_left_out() {
+    let names = ["pvc-2", CLAIM, "pvc-3"].map(str::to_owned);
+    let empty = json!({"template": {"spec": {"domain": {}}}}).as_object().unwrap().clone();
+    for (vm, expected) in [(machine(&[], &[]), (4, 3)), (machine(&[volume()], &[plugged()]), (4, 3))] {
+        let mut bare = vm.clone();
+        bare.spec.rest.clone_from(&empty);
+        for (vm, expected) in [(vm, expected), (bare, (3, 3))] {
+            let after = apply(&vm, &add_all(&vm, &names).unwrap());
+            assert_eq!(count(&after), expected);
+            assert_eq!(add_all(&after, &names), None);
+        }
+    }
 }
 
 #[test]

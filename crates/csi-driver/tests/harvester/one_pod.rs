@@ -1,0 +1,234 @@
+//! One pod on the host brings all disks of a machine (docs/contract/csi-driver.md#hot-plug-pod): what one volume does to
+//! the others.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use csi_driver::{
+    attach::{UNMOUNTED_FOR, hotplug},
+    csi::{
+        ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, VolumeCapability,
+        volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode},
+    },
+    refusal::Refusal,
+};
+use futures::future::join_all;
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use rstest::rstest;
+use serde_json::json;
+use sim_harvester::{host_objects, settings::HOTPLUG};
+use tokio::time::{sleep, timeout};
+use tonic::Code;
+
+use super::{
+    bed::{Bed, VOLUME},
+    process::Process,
+    round::Deeds,
+};
+
+/// A class that binds a claim when a machine has it.
+const WAITS: &str = "lvm";
+
+impl Bed {
+    async fn class_that_waits(&self) {
+        let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": WAITS},
+            "provisioner": "lvm.driver.harvesterhci.io", "volumeBindingMode": "WaitForFirstConsumer"});
+        self.create(Api::<StorageClass>::all(self.admin.clone()), class).await;
+    }
+
+    async fn claim(&self, name: &str, class: &str) {
+        let claim = json!({"metadata": {"name": name}, "spec": {"accessModes": ["ReadWriteMany"], "volumeMode": "Block",
+            "storageClassName": class, "resources": {"requests": {"storage": "1Gi"}}}});
+        self.create(self.claims(), claim).await;
+        sleep(Duration::from_secs(1)).await;
+    }
+
+    async fn host_attaches(&self, claim: &str, how: Option<&str>) {
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {HOTPLUG: how}}}));
+        self.claims().patch(claim, &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    async fn template_has(&self, claim: &str) -> bool {
+        let vm = self.machines().get("a").await.unwrap();
+        hotplug::claims(Some(&vm), None).any(|name| name == claim)
+    }
+
+    async fn go_driver_adds(&self, claim: &str) {
+        let vm = self.machines().get("a").await.unwrap();
+        let patch = serde_json::from_value(hotplug::add(&vm, claim).unwrap()).unwrap();
+        let patch = Patch::<harvester_api::VirtualMachine>::Json(patch);
+        self.machines().patch("a", &PatchParams::default(), &patch).await.unwrap();
+        sleep(Duration::from_secs(1)).await;
+    }
+}
+
+impl Process {
+    async fn publish(&self, volume: &str, within: u64) -> Result<(), Refusal> {
+        let capability = VolumeCapability {
+            access_type: Some(AccessType::Mount(MountVolume::default())),
+            access_mode: Some(AccessMode { mode: Mode::SingleNodeWriter.into() }),
+        };
+        let request = ControllerPublishVolumeRequest {
+            volume_id: volume.to_owned(),
+            node_id: "a".to_owned(),
+            volume_capability: Some(capability),
+            ..ControllerPublishVolumeRequest::default()
+        };
+        self.attacher.publish(&request, Duration::from_secs(within)).await.map(drop)
+    }
+
+    async fn unpublish(&self, volume: &str, within: u64) -> Result<(), Refusal> {
+        let request = ControllerUnpublishVolumeRequest {
+            volume_id: volume.to_owned(),
+            node_id: "a".to_owned(),
+            ..ControllerUnpublishVolumeRequest::default()
+        };
+        self.attacher.unpublish(&request, Duration::from_secs(within)).await
+    }
+}
+
+async fn bed() -> (Bed, Process) {
+    let bed = Bed::new("v1.8.0").await;
+    let driver = Process::new(&bed, "p1", 0, &Deeds::default());
+    // from then on everything is watched
+    driver.publish(VOLUME, 100).await.unwrap();
+    sleep(Duration::from_secs(2)).await;
+    (bed, driver)
+}
+
+// docs/contract/csi-driver.md#hot-plug-pod
+#[rstest]
+#[case::not_bound(false)]
+#[case::attached_by_no_host_node(true)]
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_the_host_cannot_bring_leaves_the_template_again(#[case] is_bound: bool) {
+    let (bed, driver) = bed().await;
+    bed.claim("bad", if is_bound { host_objects::STORAGE_CLASS } else { WAITS }).await;
+    bed.claim("good", host_objects::STORAGE_CLASS).await;
+    if is_bound {
+        bed.host_attaches("bad", Some("stuck")).await;
+    }
+    let within = UNMOUNTED_FOR + Duration::from_secs(5);
+    let refusal = timeout(within, driver.publish("bad", 100)).await.unwrap().unwrap_err();
+    assert_eq!(refusal.code, Code::Aborted, "{refusal}");
+    let names = if is_bound { "Pod shop/hp-volume-" } else { "PersistentVolumeClaim shop/bad on the host" };
+    for part in ["volume bad", names, "was taken out of the machine again"] {
+        assert!(refusal.message.contains(part), "{part}: {refusal}");
+    }
+    assert!(!bed.template_has("bad").await);
+    let claim = bed.claims().get("bad").await.unwrap();
+    let annotations = claim.metadata.annotations.unwrap_or_default();
+    assert!(!annotations.contains_key(harvester_api::annotations::CSI_ATTACH), "{annotations:?}");
+    driver.publish("good", 20).await.unwrap();
+
+    // it comes again, and later each time
+    let revision = bed.server.revision();
+    let refusal = driver.publish("bad", 100).await.unwrap_err();
+    assert!(refusal.code == Code::Aborted && refusal.message.contains(names), "{refusal}");
+    assert_eq!(bed.server.revision(), revision, "nothing was written");
+    sleep(Duration::from_secs(15)).await;
+    driver.publish("bad", 100).await.unwrap_err();
+    sleep(Duration::from_secs(15)).await;
+    let revision = bed.server.revision();
+    driver.publish("bad", 100).await.unwrap_err();
+    assert_eq!(bed.server.revision(), revision, "nothing was written");
+    sleep(Duration::from_secs(15)).await;
+    match is_bound {
+        true => bed.host_attaches("bad", None).await,
+        false => bed.class_that_waits().await,
+    }
+    driver.publish("bad", 20).await.unwrap();
+}
+
+/// kubevirt#16937
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_comes_and_goes_keeps_no_other_out_of_its_machine() {
+    let (bed, driver) = bed().await;
+    bed.plugs("a", "slow=8s").await;
+    for name in ["busy-1", "busy-2", "other"] {
+        bed.claim(name, host_objects::STORAGE_CLASS).await;
+    }
+    let goes_on = Arc::new(AtomicBool::new(true));
+    let busy = async |name: &str, after: u64| {
+        sleep(Duration::from_millis(after)).await;
+        while goes_on.load(Ordering::Relaxed) {
+            let (_, ()) = tokio::join!(driver.publish(name, 4), sleep(Duration::from_millis(2_500)));
+            let (_, ()) = tokio::join!(driver.unpublish(name, 4), sleep(Duration::from_millis(2_500)));
+        }
+    };
+    let other = async {
+        sleep(Duration::from_secs(20)).await;
+        let came = timeout(Duration::from_secs(60), driver.publish("other", 100)).await;
+        let left = timeout(Duration::from_secs(60), driver.unpublish("other", 100)).await;
+        goes_on.store(false, Ordering::Relaxed);
+        (came, left)
+    };
+    let (_, _, (came, left)) = tokio::join!(busy("busy-1", 0), busy("busy-2", 1_250), other);
+    came.expect("it is kept out").unwrap();
+    left.expect("it is kept in").unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_sentence_about_a_disk_that_waits_names_the_claim_that_holds_its_pod() {
+    let (bed, driver) = bed().await;
+    for (name, class) in [("lvm-1", WAITS), ("good", host_objects::STORAGE_CLASS)] {
+        bed.claim(name, class).await;
+    }
+    bed.go_driver_adds("lvm-1").await;
+    let refusal = driver.publish("good", 100).await.unwrap_err();
+    assert_eq!(refusal.code, Code::Aborted);
+    for part in ["volume good", "PersistentVolumeClaim shop/lvm-1 on the host", "Pod shop/hp-volume-"] {
+        assert!(refusal.message.contains(part), "{part}: {refusal}");
+    }
+    // and of one that is on its way out
+    let refusal = driver.unpublish(VOLUME, 100).await.unwrap_err();
+    for part in ["volume pvc-1 is still in", "PersistentVolumeClaim shop/lvm-1 on the host"] {
+        assert!(refusal.message.contains(part), "{part}: {refusal}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_volumes_that_are_not_bound_a_machine_gets_one_at_a_time() {
+    let (bed, driver) = bed().await;
+    bed.class_that_waits().await;
+    bed.plugs("a", "slow=3s").await;
+    let names = ["lvm-1", "lvm-2", "lvm-3"];
+    for name in names {
+        bed.claim(name, WAITS).await;
+    }
+    let most = async {
+        let mut most = 0;
+        loop {
+            let claims = bed.claims().list(&Default::default()).await.unwrap().items;
+            let mut coming = 0;
+            for claim in &claims {
+                let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
+                let name = claim.metadata.name.as_deref().unwrap();
+                coming += usize::from(phase != Some("Bound") && bed.template_has(name).await);
+            }
+            most = most.max(coming);
+            let bound =
+                claims.iter().filter(|claim| names.contains(&claim.metadata.name.as_deref().unwrap()));
+            let phase = |claim: &k8s_openapi::api::core::v1::PersistentVolumeClaim| {
+                claim.status.as_ref()?.phase.clone()
+            };
+            if bound.map(phase).all(|phase| phase.as_deref() == Some("Bound")) {
+                return most;
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let all = join_all(names.map(|name| driver.publish(name, 100)));
+    let (answers, most) = tokio::join!(all, most);
+    assert_eq!(answers, [Ok(()), Ok(()), Ok(())]);
+    assert_eq!(most, 1);
+}

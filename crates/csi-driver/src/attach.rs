@@ -5,6 +5,7 @@
 //! publish, unpublish ────┼─ hotplug  what a machine has of it, and the patches (pure)
 //!   (a session each)     ├─ plug     the writes, by patch or by subresources
 //!                        ├─ follow   hosts where instances do not follow their machines' templates
+//!                        ├─ settle   writes of processes that died
 //!                        ├─ others   drivers that ignore the annotation
 //!                        ├─ pace     when a machine whose disks are on their way gets another one (pure, but for memory)
 //!                        ├─ batch    several disks by one write
@@ -33,6 +34,7 @@ mod pace;
 pub mod plug;
 mod publish;
 mod session;
+mod settle;
 mod unpublish;
 pub mod watches;
 mod why;

@@ -188,18 +188,17 @@ impl Controllers {
     }
 }
 
-/// The Nodes that use a volume, for the end of an export. One that is leaving is no user any more.
+/// The Nodes that use a volume, by the VolumeAttachments of the guest.
 pub fn users(guest: Guest) -> Arc<export::Users> {
     Arc::new(move |volume: &str| {
         let (guest, volume) = (guest.clone(), volume.to_owned());
         let asked = async move {
-            let users = guest.users(&volume).await.map_err(|error| {
+            guest.users(&volume).await.map_err(|error| {
                 format!(
                     "list the nodes of the guest cluster that use volume {volume}: {}",
                     rights::explained(error_message(&error))
                 )
-            })?;
-            Ok(users.into_iter().filter(|user| !user.is_leaving).map(|user| user.node).collect())
+            })
         };
         asked.boxed()
     })

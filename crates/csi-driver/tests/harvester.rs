@@ -9,6 +9,7 @@ mod support;
 mod harvester {
     mod bed;
     mod exports;
+    mod give_back;
     mod guest;
     mod one_pod;
     mod process;

@@ -4,10 +4,11 @@
 //! ```text
 //! join ─► (each writes its own annotation) ─► add ─► the last one, or who has waited for a second, writes for all
 //! ```
-//! A call may end anywhere. What it had asked for may be written for it, as a write of its own that was on its way.
+//! A call may end anywhere. Before the batch is closed its volume goes with it, or an hour later somebody would write what
+//! nobody asks for any more; a batch that is closed is being written, as a write of each of its own.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard},
 };
 
@@ -27,29 +28,33 @@ type Key = (String, String);
 #[derive(Clone, Default)]
 pub(super) struct Batches(Arc<Mutex<HashMap<Key, Arc<Batch>>>>);
 
-#[derive(Default)]
-struct Batch(watch::Sender<State>);
+type Batch = watch::Sender<State>;
 
 #[derive(Default)]
 struct State {
-    /// Calls that write their annotations.
-    joining: usize,
-    /// Volumes whose annotations are written.
-    volumes: Vec<String>,
+    calls: Vec<Call>,
     /// Somebody writes for all.
     is_closed: bool,
     outcome: Option<Outcome>,
 }
 
+/// A call that adds a volume.
+struct Call {
+    number: u64,
+    volume: String,
+    /// Its annotation is written.
+    is_ready: bool,
+}
+
 /// What came of the write for all; nothing where it was cut.
 type Outcome = Option<Result<Written, Refusal>>;
 
-/// A call that is about to write its annotation.
+/// The place of a call in a batch. It is given up when this is dropped.
 pub(super) struct Place {
     batches: Batches,
     key: Key,
     batch: Arc<Batch>,
-    is_added: bool,
+    number: u64,
 }
 
 /// What came of an addition.
@@ -60,61 +65,72 @@ pub(super) struct Together {
 }
 
 impl Batches {
-    /// Joins those that add to this version of the machine, where it has `room` for one more.
-    pub(super) fn join(&self, vm: &VirtualMachine, room: usize) -> Option<Place> {
+    /// Joins those that add to this version of the machine, where it has `room` for one volume more.
+    pub(super) fn join(&self, vm: &VirtualMachine, volume: &str, room: usize) -> Option<Place> {
         let key = (vm.metadata.name.clone().unwrap_or_default(), plug::version(vm));
         let mut open = self.open();
-        let known = open.get(&key).filter(|batch| !batch.0.borrow().is_closed).cloned();
+        let known = open.get(&key).filter(|batch| !batch.borrow().is_closed).cloned();
         let batch = known.unwrap_or_default();
-        let has_room = batch.0.send_if_modified(|state| {
-            let has_room = state.joining + state.volumes.len() < room;
-            state.joining += usize::from(has_room);
-            has_room
+        let mut number = None;
+        batch.send_if_modified(|state| {
+            let others: BTreeSet<_> = state.volumes(|call| call.volume != volume);
+            if others.len() < room {
+                let next = state.calls.last().map_or(0, |call| call.number + 1);
+                state.calls.push(Call { number: next, volume: volume.to_owned(), is_ready: false });
+                number = Some(next);
+            }
+            number.is_some()
         });
-        if !has_room {
-            return None;
-        }
+        let number = number?;
         open.insert(key.clone(), batch.clone());
-        Some(Place { batches: self.clone(), key, batch, is_added: false })
+        Some(Place { batches: self.clone(), key, batch, number })
     }
 
     fn open(&self) -> MutexGuard<'_, HashMap<Key, Arc<Batch>>> {
         self.0.lock().expect("no panic while the batches are changed")
     }
 
-    fn close(&self, key: &Key) {
-        self.open().remove(key);
+    /// Nobody joins this batch any more.
+    fn close(&self, key: &Key, batch: &Arc<Batch>) {
+        let mut open = self.open();
+        if open.get(key).is_some_and(|known| Arc::ptr_eq(known, batch)) {
+            open.remove(key);
+        }
+    }
+}
+
+impl State {
+    /// Each volume once, whoever adds it.
+    fn volumes(&self, which: impl Fn(&Call) -> bool) -> BTreeSet<String> {
+        self.calls.iter().filter(|call| which(call)).map(|call| call.volume.clone()).collect()
     }
 }
 
 impl Place {
-    /// Adds the volume with all others that have joined.
-    pub(super) async fn add(mut self, plug: &Plug, vm: &VirtualMachine, volume: &str) -> Together {
-        self.is_added = true;
-        let is_late = !self.batch.0.send_if_modified(|state| {
-            state.joining -= 1;
-            if !state.is_closed {
-                state.volumes.push(volume.to_owned());
-            }
-            !state.is_closed
+    /// Adds the volume with those of all others that are ready.
+    pub(super) async fn add(self, plug: &Plug, vm: &VirtualMachine) -> Together {
+        let mut changes = self.batch.subscribe();
+        let is_late = !self.batch.send_if_modified(|state| {
+            let own = state.calls.iter_mut().find(|call| call.number == self.number);
+            own.filter(|_| !state.is_closed).map(|call| call.is_ready = true).is_some()
         });
         if is_late {
             return Together { written: None, count: 1 };
         }
-        let mut changes = self.batch.0.subscribe();
-        let is_due = |state: &State| state.is_closed || state.joining == 0;
+        let is_due = |state: &State| state.is_closed || state.calls.iter().all(|call| call.is_ready);
         // one that is slow goes by itself
         drop(timeout(TOGETHER_WITHIN, changes.wait_for(is_due)).await);
-        let is_closer = self.batch.0.send_if_modified(|state| !std::mem::replace(&mut state.is_closed, true));
+        let is_closer = self.batch.send_if_modified(|state| !std::mem::replace(&mut state.is_closed, true));
         if is_closer {
-            self.batches.close(&self.key);
-            let volumes = self.batch.0.borrow().volumes.clone();
+            self.batches.close(&self.key, &self.batch);
+            let volumes: Vec<_> = self.batch.borrow().volumes(|call| call.is_ready).into_iter().collect();
             let cut = Cut(self.batch.clone());
             let written = plug.add(vm, &volumes).await;
-            cut.0.0.send_modify(|state| state.outcome = Some(Some(written)));
+            cut.0.send_modify(|state| state.outcome = Some(Some(written)));
         }
+        let count = |state: &State| state.volumes(|call| call.is_ready).len();
         match changes.wait_for(|state| state.outcome.is_some()).await {
-            Ok(state) => Together { written: state.outcome.clone().flatten(), count: state.volumes.len() },
+            Ok(state) => Together { written: state.outcome.clone().flatten(), count: count(&state) },
             Err(_) => Together { written: None, count: 1 },
         }
     }
@@ -122,16 +138,17 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if self.is_added {
-            return;
-        }
-        self.batch.0.send_modify(|state| state.joining -= 1);
-        let is_empty = {
-            let state = self.batch.0.borrow();
-            state.joining == 0 && state.volumes.is_empty() && !state.is_closed
-        };
+        let mut is_empty = false;
+        self.batch.send_if_modified(|state| {
+            // one that is closed is being written: who is in it hears so
+            if !state.is_closed {
+                state.calls.retain(|call| call.number != self.number);
+                is_empty = state.calls.is_empty();
+            }
+            !state.is_closed
+        });
         if is_empty {
-            self.batches.close(&self.key);
+            self.batches.close(&self.key, &self.batch);
         }
     }
 }
@@ -141,7 +158,7 @@ struct Cut(Arc<Batch>);
 
 impl Drop for Cut {
     fn drop(&mut self) {
-        self.0.0.send_if_modified(|state| {
+        self.0.send_if_modified(|state| {
             let is_cut = state.outcome.is_none();
             state.outcome.get_or_insert(None);
             is_cut

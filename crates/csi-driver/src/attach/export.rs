@@ -16,14 +16,14 @@ use serde_json::json;
 
 use super::session::Session;
 use crate::{
+    guest::User,
     host::{HARVESTER_SYSTEM as NAMESPACE, bound_volume, kinds::NetworkFilesystem},
     refusal::Refusal,
     volume::context,
 };
 
-/// Asks the guest which nodes a volume is attached to: names of VolumeAttachments' nodes, without those that are being
-/// deleted, since that of the node that is detached is one of them. The error is a sentence.
-pub type Users = dyn Fn(&str) -> BoxFuture<'static, Result<Vec<String>, String>> + Send + Sync;
+/// Asks the guest for the VolumeAttachments of a volume. The error is a sentence.
+pub type Users = dyn Fn(&str) -> BoxFuture<'static, Result<Vec<User>, String>> + Send + Sync;
 
 /// An export that the role does not let us watch is read again so often.
 const READ_AGAIN: Duration = Duration::from_secs(2);
@@ -155,7 +155,8 @@ impl Session<'_> {
             let doing = "read the guest's VolumeAttachments to see who else uses";
             Refusal::new(tonic::Code::Unavailable, format!("{doing} volume {}: {why}", self.volume))
         })?;
-        Ok(!users.is_empty())
+        // that of the node that is detached is being deleted
+        Ok(users.iter().any(|user| !user.is_leaving))
     }
 
     async fn create_export(

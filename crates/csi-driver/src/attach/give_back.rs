@@ -1,14 +1,30 @@
-//! Disks that the host does not bring. One that is not mounted after a while leaves the machine again, since the pod that
-//! it keeps waiting brings all later disks too, and takes away those that leave ([`super::pace`]).
+//! Disks that the host does not bring. One that is not mounted after a while leaves the machine again where others wait,
+//! since the pod that it keeps waiting brings all later disks too, and takes away those that leave ([`super::pace`]).
+//!
+//! A disk that came is never pulled:
+//! ```text
+//! give back: annotation says detach ─► read the instance ─► not mounted: remove the disk from the template
+//!                                                        └► else: annotation says attach again
+//! attach:    see that the disk is ready ─► read the annotation ─► attach: OK
+//!                                                              └► else: not yet
+//! ```
+//! Whichever of the first steps comes first, the other one's second step sees it. An attachment need not read the
+//! annotation while its own is younger than [`UNMOUNTED_FOR`]: nobody gives back under one that is. What a restarted
+//! machine is to get again is in use without another answer: VolumeAttachments are asked first.
+
+use std::sync::Arc;
 
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
-use tokio::time::Instant;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use tokio::time::{Duration, Instant};
 
 use super::{
-    hotplug::{self, Direction},
-    ownership::{Operation, Recorded},
+    hotplug::{self, Direction, Disk},
+    ownership::{Machine, Operation, Ownership, Recorded, WRITES_FOR},
     pace::{self, Coming, UNMOUNTED_FOR},
-    session::{Session, is_bound},
+    plug::Written,
+    session::{Seen, Session, is_bound, recorded},
+    unpublish::Own,
     why::Claims,
 };
 use crate::refusal::Refusal;
@@ -22,7 +38,8 @@ impl Session<'_> {
         vmi: Option<&VirtualMachineInstance>,
     ) -> Vec<Coming> {
         let seen = hotplug::on_their_way(vm, vmi);
-        let ages = self.attacher.pace.look(machine, &seen);
+        let pace = &self.attacher.pace;
+        let ages = pace.look(machine, &seen);
         let claims = self.call.claims().await;
         let is_unbound = |volume: &str| {
             let claim = claims.as_ref().and_then(|claims| claims.get(&self.call.key(volume)));
@@ -30,53 +47,138 @@ impl Session<'_> {
         };
         let coming = ages.into_iter().filter(|(volume, _)| seen.get(volume) == Some(&Direction::In));
         let coming = coming.map(|(volume, since)| Coming {
-            is_doubtful: is_unbound(&volume) || self.attacher.pace.was_kept_out(machine, &volume),
+            is_bound: !is_unbound(&volume),
+            times: pace.times(machine, &volume),
             volume,
             since,
         });
         coming.collect()
     }
 
-    /// When the disk of this volume is to leave the machine again, unless it is mounted by then.
+    /// When the disk of this volume is to leave the machine again, unless it is mounted by then. Not while it keeps nobody
+    /// waiting.
     pub(super) async fn leaves_at(
         &self,
         machine: &str,
         vm: Option<&VirtualMachine>,
         vmi: Option<&VirtualMachineInstance>,
     ) -> Option<Instant> {
+        let (pace, volume) = (&self.attacher.pace, self.volume.as_str());
+        let known_for =
+            self.watched_claim().await.and_then(|claim| self.known_for(machine, &recorded(&claim)));
         // one that the instance has not taken from the template is in no pod
-        vmi.filter(|vmi| hotplug::is_taken(vmi, self.volume.as_str()))?;
-        let mut coming = self.coming(machine, vm, vmi).await;
-        let own = coming.iter().position(|one| one.volume == self.volume.as_str())?;
-        let own = coming.swap_remove(own);
-        if pace::must_leave(&own, &coming) {
-            return Some(Instant::now());
+        vmi.filter(|vmi| hotplug::is_taken(vmi, volume))?;
+        let is_waited_for = hotplug::on_their_way(vm, vmi).keys().any(|other| other != volume)
+            || pace.is_waited_for(machine, volume);
+        if !is_waited_for {
+            return None;
         }
-        let next = [UNMOUNTED_FOR, 2 * UNMOUNTED_FOR].into_iter().find(|limit| own.since < *limit)?;
-        Some(Instant::now() + (next - own.since))
+        let mut coming = self.coming(machine, vm, vmi).await;
+        let own = coming.iter().position(|one| one.volume == volume)?;
+        let mut own = coming.swap_remove(own);
+        own.since = own.since.min(known_for.unwrap_or(own.since));
+        Some(Instant::now() + pace::leaves_in(&own, &coming, pace.was_freed(machine)))
     }
 
-    /// Takes the disk out of the machine again, where it is not mounted still and nobody else works on it.
+    /// Takes the disk out of the machine again, where it has not come still, and nobody else works on it.
     ///
     /// # Errors
     /// ABORTED where it was taken out, with what it waited for.
     pub(super) async fn give_back(&self, machine: &str) -> Result<(), Refusal> {
         let why = self.waits_for.lock().expect("no panic while the text is replaced").clone();
+        let turn = self.attacher.turns.alone(machine).await;
         let seen = self.see(machine, true).await?;
-        let uid = seen.vm.as_ref().and_then(|vm| vm.metadata.uid.clone());
-        let is_ours = matches!(seen.recorded(), Recorded::Ownership(it)
-            if it.operation == Operation::Attach && it.vm == machine && Some(&it.vm_uid) == uid.as_ref());
-        let on_their_way = hotplug::on_their_way(seen.vm.as_deref(), seen.vmi.as_deref());
-        if !is_ours || on_their_way.get(self.volume.as_str()) != Some(&Direction::In) {
+        let (Some(claim), Some(vm)) = (&seen.claim, &seen.vm) else { return Ok(()) };
+        let Some(former) = self.may_be_given_back(machine, &seen) else { return Ok(()) };
+        // another one may have left meanwhile: this one has its time now
+        let leaves_at = self.leaves_at(machine, Some(vm), seen.vmi.as_deref()).await;
+        if leaves_at.is_none_or(|then| then > Instant::now()) || !self.is_in_use_by_nobody().await {
             return Ok(());
         }
-        let pause = self.attacher.pace.keep_out(machine, self.volume.as_str(), &why);
+        let begun = Instant::now();
+        let this = Machine { name: machine.to_owned(), uid: former.vm_uid.clone() };
+        let leaves = Ownership::new(this, Operation::Detach);
+        let Some(claim) = self.annotate(claim, Some(leaves)).await? else { return Ok(()) };
+        let vmi = self.read_instance(machine).await;
+        let is_to_leave = vmi.is_ok_and(|vmi| self.is_unmounted(vm, vmi.as_deref()));
+        let removed = match is_to_leave && begun.elapsed() < WRITES_FOR {
+            // a write whose end is not known may arrive yet: the annotation stays, and whoever takes over fences it
+            true => Some(self.attacher.plug.remove(vm, self.volume.as_str()).await?),
+            false => None,
+        };
+        let Some(Written::Done(after)) = removed else {
+            // it came, or somebody else wrote the machine first
+            return self.leave_in(machine, claim, former).await;
+        };
+        if let Some(vm) = after {
+            self.known_machine(*vm).await;
+        }
+        let pace = &self.attacher.pace;
+        pace.wrote(machine, self.volume.as_str(), Direction::Out);
+        let pause = pace.keep_out(machine, self.volume.as_str(), &why);
+        drop(turn);
         self.wait_for(format!("{why}; it is taken out of the machine again, so that others come into it"));
-        Box::pin(self.detach_at_once(machine)).await?;
+        Box::pin(self.detach_by(machine, Own::written(&claim))).await?;
         Err(Refusal::aborted(format!(
             "{why}; it was taken out of the machine again, so that others come into it, and is added again after {} s",
             pause.as_secs()
         )))
+    }
+
+    /// The annotation, where what was read afresh is an attachment to this machine that the host has not brought for a while.
+    fn may_be_given_back(&self, machine: &str, seen: &Seen) -> Option<Ownership> {
+        let vm = seen.vm.as_ref()?;
+        let Recorded::Ownership(ownership) = seen.recorded() else { return None };
+        let is_ours = ownership.operation == Operation::Attach
+            && ownership.vm == machine
+            && Some(&ownership.vm_uid) == vm.metadata.uid.as_ref()
+            && ownership.from.is_none()
+            && ownership.leaving.is_none();
+        // an attachment that is younger answers without another look at its annotation
+        let is_old = self.known_for(machine, &seen.recorded()).is_some_and(|known| known >= UNMOUNTED_FOR);
+        (is_ours && is_old && self.is_unmounted(vm, seen.vmi.as_deref())).then_some(ownership)
+    }
+
+    /// Has the annotation say again that the disk is attached, unless somebody else has written it since.
+    async fn leave_in(
+        &self,
+        machine: &str,
+        mut claim: Arc<PersistentVolumeClaim>,
+        former: Ownership,
+    ) -> Result<(), Refusal> {
+        let own = recorded(&claim);
+        let mut tries = 0;
+        while recorded(&claim) == own && self.annotate(&claim, Some(former.clone())).await?.is_none() {
+            tries = self.again(tries, machine)?;
+            match self.read_claim().await? {
+                Some(read) => claim = read,
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn known_for(&self, machine: &str, recorded: &Recorded) -> Option<Duration> {
+        let Recorded::Ownership(ownership) = recorded else { return None };
+        Some(self.attacher.pace.known_for(machine, self.volume.as_str(), &ownership.holder))
+    }
+
+    fn is_unmounted(&self, vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>) -> bool {
+        let disk = hotplug::disk(Some(vm), vmi, self.volume.as_str());
+        matches!(disk, Disk::Adding(progress) if !hotplug::is_mounted(&progress))
+    }
+
+    /// Whether no VolumeAttachment says that the volume is attached: its Node uses the disk when it comes, without a further
+    /// call. Where that cannot be asked, it may be so.
+    async fn is_in_use_by_nobody(&self) -> bool {
+        let users = (self.attacher.options.users)(self.volume.as_str()).await;
+        match users {
+            Ok(users) => !users.iter().any(|user| user.is_attached),
+            Err(why) => {
+                tracing::warn!("volume {} stays where it keeps others out: {why}", self.volume);
+                false
+            }
+        }
     }
 
     /// ABORTED while the disk is kept out of the machine.

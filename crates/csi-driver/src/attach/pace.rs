@@ -1,14 +1,27 @@
-//! When a machine whose disks are on their way gets another one. One pod on the host brings all disks of a machine, and
-//! each change of them replaces it, also one that has done nothing yet (docs/contract/csi-driver.md#hot-plug-pod).
+//! When a machine whose disks are on their way gets another one, and when one that the host does not bring leaves again.
+//! One pod on the host brings all disks of a machine, and each change of them replaces it, also one that has done nothing
+//! yet (docs/contract/csi-driver.md#hot-plug-pod).
 //!
-//! So a change waits for the disks that are on their way, but not for long, and all that wait are made at once. A disk
-//! that the host does not bring is taken out again ([`super::give_back`]), and waits longer before each further try.
-//! This process remembers both: the sidecars call one process at a time, and what another one does not know of only makes
-//! disks come later.
+//! ```text
+//! a change of the machine      others are on their way since    then it
+//! ────────────────────────     ──────────────────────────────   ─────────────────────────────────────────────────
+//! adds or removes a disk       less than 1 s                    is made, as part of the same change
+//!                              1 s to 15 s                      waits, until the first of them has had 15 s
+//!                              more                             is made: they do not come
+//!
+//! a disk that is not mounted   while others wait for the pod, it leaves (super::give_back) after
+//! ──────────────────────────   ───────────────────────────────────────────────────────────────────────────────────
+//! its claim is not bound, or   30 s, doubled with each time that it left, up to 300 s
+//!   it did not come before
+//! nothing bad is known of it   30 s; 120 s where another disk may be to blame, or was until a moment ago
+//! ```
+//! A disk that nobody waits for stays. One that left comes again after 15 s, doubled each time up to 300 s. This process
+//! remembers all that: the sidecars call one process at a time, and what another one does not know of only makes disks come
+//! later.
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Mutex, MutexGuard},
+    sync::Mutex,
     time::Duration,
 };
 
@@ -20,29 +33,46 @@ use super::hotplug::Direction;
 pub const TOGETHER_WITHIN: Duration = Duration::from_secs(1);
 /// Disks on their way are waited for no longer.
 pub const WAITED_FOR: Duration = Duration::from_secs(15);
-/// A disk that is not mounted after so long may be what keeps others out: it is taken out of the machine again.
+/// A disk that keeps others waiting and is not mounted after so long leaves, and no disk leaves earlier …
 pub const UNMOUNTED_FOR: Duration = Duration::from_secs(30);
+/// … doubled with each time that it left, up to this: a slow host brings it in the end.
+const UNMOUNTED_LAST: Duration = Duration::from_secs(300);
+/// The same for one of which nothing bad is known, while another may be to blame.
+const BLAMELESS_FOR: Duration = Duration::from_secs(120);
 /// Before it is added again, doubled each time …
 const KEPT_OUT_FIRST: Duration = Duration::from_secs(15);
 /// … up to this.
 const KEPT_OUT_LAST: Duration = Duration::from_secs(300);
-/// More machines, and more disks that were taken out again, than one process has to do with.
+/// Whoever had to wait for another disk counts as one that wants in for so long: an attacher calls again by then.
+const WANTED_FOR: Duration = Duration::from_secs(300);
+/// More machines than one process has to do with.
 const MOST: usize = 4096;
-
-/// Volumes by names, and since when each is on its way.
-type OnTheirWay = HashMap<String, Instant>;
 
 /// What this process knows of disks on their way.
 #[derive(Default)]
-pub(super) struct Pace(Mutex<State>);
+pub(super) struct Pace(Mutex<HashMap<String, Machine>>);
 
+/// What is known of one machine.
 #[derive(Default)]
-struct State {
-    machines: HashMap<String, OnTheirWay>,
-    kept_out: HashMap<(String, String), KeptOut>,
+struct Machine {
+    volumes: HashMap<String, Known>,
+    /// When a disk that was to blame was taken out last.
+    freed: Option<Instant>,
 }
 
-/// A disk that was taken out of a machine again.
+/// What is known of one volume in one machine.
+#[derive(Default)]
+struct Known {
+    /// It is on its way so, since then.
+    way: Option<(Direction, Instant)>,
+    /// It was taken out again.
+    kept_out: Option<KeptOut>,
+    /// A call for it waited then for another disk.
+    wanted: Option<Instant>,
+    /// The holder of the annotation by which it is added, and since when this process knows of it.
+    holder: Option<(String, Instant)>,
+}
+
 struct KeptOut {
     times: u32,
     until: Instant,
@@ -54,19 +84,37 @@ struct KeptOut {
 pub(super) struct Coming {
     pub(super) volume: String,
     pub(super) since: Duration,
-    /// Its claim is not bound, or the host did not bring it before.
-    pub(super) is_doubtful: bool,
+    /// Its claim is bound.
+    pub(super) is_bound: bool,
+    /// So often it was taken out of the machine, since the host did not bring it.
+    pub(super) times: u32,
+}
+
+impl Coming {
+    pub(super) fn is_doubtful(&self) -> bool {
+        !self.is_bound || self.times > 0
+    }
+
+    /// For how long it may stay unmounted.
+    fn stays(&self, is_another_to_blame: bool) -> Duration {
+        match self.is_doubtful() {
+            true => doubled(UNMOUNTED_FOR, self.times, UNMOUNTED_LAST),
+            false if is_another_to_blame => BLAMELESS_FOR,
+            false => UNMOUNTED_FOR,
+        }
+    }
+}
+
+impl Machine {
+    fn volume(&mut self, volume: &str) -> &mut Known {
+        self.volumes.entry(volume.to_owned()).or_default()
+    }
 }
 
 impl Pace {
     /// This process has just written so of the machine.
-    pub(super) fn wrote(&self, machine: &str, volume: &str) {
-        let mut state = self.state();
-        if state.machines.len() >= MOST {
-            state.machines.clear();
-        }
-        let volumes = state.machines.entry(machine.to_owned()).or_default();
-        volumes.insert(volume.to_owned(), Instant::now());
+    pub(super) fn wrote(&self, machine: &str, volume: &str, direction: Direction) {
+        self.of(machine, |it| it.volume(volume).way = Some((direction, Instant::now())));
     }
 
     /// For how long these have been on their way. What others wrote counts from its first sight, and as no part of a
@@ -76,55 +124,99 @@ impl Pace {
         machine: &str,
         seen: &BTreeMap<String, Direction>,
     ) -> BTreeMap<String, Duration> {
-        let mut state = self.state();
-        if seen.is_empty() {
-            state.machines.remove(machine);
-            return BTreeMap::new();
-        }
         let now = Instant::now();
         let foreign = now.checked_sub(TOGETHER_WITHIN).unwrap_or(now);
-        let known = state.machines.entry(machine.to_owned()).or_default();
-        known.retain(|volume, _| seen.contains_key(volume));
-        let mut since = |volume: &String| *known.entry(volume.clone()).or_insert(foreign);
-        seen.keys().map(|volume| (volume.clone(), now - since(volume))).collect()
+        self.of(machine, |it| {
+            it.volumes.retain(|volume, known| {
+                known.way = known.way.filter(|(direction, _)| seen.get(volume) == Some(direction));
+                known.wanted = known.wanted.filter(|wanted| wanted.elapsed() < WANTED_FOR);
+                known.way.is_some() || known.kept_out.is_some() || known.wanted.is_some()
+            });
+            let ages = seen.iter().map(|(volume, direction)| {
+                let (_, since) = it.volume(volume).way.get_or_insert((*direction, foreign));
+                (volume.clone(), now - *since)
+            });
+            ages.collect()
+        })
     }
 
-    /// The disk was taken out of the machine again. Says for how long it is kept out.
+    /// For how long this process has known that this holder's annotation is to bring the disk: no longer than it is there.
+    /// The version of the claim says less, since others write claims too.
+    pub(super) fn known_for(&self, machine: &str, volume: &str, holder: &str) -> Duration {
+        self.of(machine, |it| {
+            let known = it.volume(volume);
+            known.holder.take_if(|(known, _)| known != holder);
+            known.holder.get_or_insert_with(|| (holder.to_owned(), Instant::now())).1.elapsed()
+        })
+    }
+
+    /// A call for the volume waits for another disk that comes into the machine.
+    pub(super) fn wants(&self, machine: &str, volume: &str) {
+        self.of(machine, |it| it.volume(volume).wanted = Some(Instant::now()));
+    }
+
+    /// Whether a call for another volume had to wait for a disk that comes into the machine.
+    pub(super) fn is_waited_for(&self, machine: &str, volume: &str) -> bool {
+        let waits = |known: &Known| known.wanted.is_some_and(|wanted| wanted.elapsed() < WANTED_FOR);
+        self.of(machine, |it| it.volumes.iter().any(|(other, known)| other != volume && waits(known)))
+    }
+
+    /// The disk is taken out of the machine again. Says for how long it is kept out.
     pub(super) fn keep_out(&self, machine: &str, volume: &str, why: &str) -> Duration {
-        let mut state = self.state();
-        if state.kept_out.len() >= MOST {
-            // they come again earlier, and are taken out again
-            state.kept_out.clear();
-        }
         let now = Instant::now();
-        let entry = state.kept_out.entry((machine.to_owned(), volume.to_owned()));
-        let kept = entry.or_insert(KeptOut { times: 0, until: now, why: String::new() });
-        let pause = (KEPT_OUT_FIRST * 2_u32.saturating_pow(kept.times)).min(KEPT_OUT_LAST);
-        *kept = KeptOut { times: kept.times.saturating_add(1), until: now + pause, why: why.to_owned() };
-        pause
+        self.of(machine, |it| {
+            it.freed = Some(now);
+            let known = it.volume(volume);
+            let times = known.times();
+            let pause = doubled(KEPT_OUT_FIRST, times, KEPT_OUT_LAST);
+            let kept = KeptOut { times: times.saturating_add(1), until: now + pause, why: why.to_owned() };
+            known.kept_out = Some(kept);
+            pause
+        })
     }
 
     /// Why the disk is kept out of the machine, and for how much longer.
     pub(super) fn kept_out(&self, machine: &str, volume: &str) -> Option<(String, Duration)> {
-        let state = self.state();
-        let kept = state.kept_out.get(&(machine.to_owned(), volume.to_owned()))?;
-        let rest = kept.until.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero())?;
-        Some((kept.why.clone(), rest))
+        self.of(machine, |it| {
+            let kept = it.volumes.get(volume)?.kept_out.as_ref()?;
+            let rest = kept.until.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero())?;
+            Some((kept.why.clone(), rest))
+        })
     }
 
-    /// Whether the host did not bring the disk the last time.
-    pub(super) fn was_kept_out(&self, machine: &str, volume: &str) -> bool {
-        self.state().kept_out.contains_key(&(machine.to_owned(), volume.to_owned()))
+    /// How often the disk was taken out of the machine, since the host did not bring it.
+    pub(super) fn times(&self, machine: &str, volume: &str) -> u32 {
+        self.of(machine, |it| it.volumes.get(volume).map_or(0, Known::times))
+    }
+
+    /// Whether a disk was taken out of the machine so lately that the others have not had their time since.
+    pub(super) fn was_freed(&self, machine: &str) -> bool {
+        self.of(machine, |it| it.freed.is_some_and(|freed| freed.elapsed() < UNMOUNTED_FOR))
     }
 
     /// The disk came into the machine, or nobody wants it there any more.
     pub(super) fn forget(&self, machine: &str, volume: &str) {
-        self.state().kept_out.remove(&(machine.to_owned(), volume.to_owned()));
+        self.of(machine, |it| it.volumes.remove(volume));
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().expect("no panic while it is changed")
+    fn of<T>(&self, machine: &str, work: impl FnOnce(&mut Machine) -> T) -> T {
+        let mut machines = self.0.lock().expect("no panic while it is changed");
+        if machines.len() >= MOST && !machines.contains_key(machine) {
+            // disks come again earlier, and are taken out again
+            machines.clear();
+        }
+        work(machines.entry(machine.to_owned()).or_default())
     }
+}
+
+impl Known {
+    fn times(&self) -> u32 {
+        self.kept_out.as_ref().map_or(0, |kept| kept.times)
+    }
+}
+
+fn doubled(first: Duration, times: u32, last: Duration) -> Duration {
+    first.saturating_mul(2_u32.saturating_pow(times)).min(last)
 }
 
 /// For how long a change waits for others' disks that have been on their way for so long; `None` where it is made now.
@@ -134,11 +226,11 @@ pub(super) fn waits(on_their_way: impl IntoIterator<Item = Duration>) -> Option<
     Some(WAITED_FOR - oldest)
 }
 
-/// Whether a disk leaves the machine that the host has not brought. One of which nothing bad is known stays for as long
-/// as another may be to blame.
-pub(super) fn must_leave(own: &Coming, others: &[Coming]) -> bool {
-    let is_to_blame = |other: &Coming| other.is_doubtful && other.since < 2 * UNMOUNTED_FOR;
-    own.since >= UNMOUNTED_FOR && (own.is_doubtful || !others.iter().any(is_to_blame))
+/// In how long a disk leaves the machine that keeps others waiting, unless it is mounted by then. The pod does not say
+/// which of its disks it waits for.
+pub(super) fn leaves_in(own: &Coming, others: &[Coming], was_freed: bool) -> Duration {
+    let is_another_to_blame = was_freed || others.iter().any(Coming::is_doubtful);
+    own.stays(is_another_to_blame).saturating_sub(own.since)
 }
 
 #[cfg(test)]
@@ -163,28 +255,37 @@ mod tests {
         assert_eq!(waits(on_their_way), expected.map(Duration::from_millis));
     }
 
-    fn coming(since: u64, is_doubtful: bool) -> Coming {
-        Coming { volume: "pvc-1".to_owned(), since: Duration::from_secs(since), is_doubtful }
+    const UNBOUND: (bool, u32) = (false, 0);
+    const BOUND: (bool, u32) = (true, 0);
+
+    fn coming(since: u64, (is_bound, times): (bool, u32)) -> Coming {
+        Coming { volume: "pvc-1".to_owned(), since: Duration::from_secs(since), is_bound, times }
     }
 
     #[rstest]
-    #[case::early(coming(29, true), &[], false)]
-    #[case::doubtful(coming(30, true), &[coming(90, true)], true)]
-    #[case::nobody_else_is_to_blame(coming(30, false), &[coming(40, false)], true)]
-    #[case::another_is(coming(50, false), &[coming(30, true)], false)]
-    #[case::another_that_nobody_takes_out(coming(30, false), &[coming(60, true)], true)]
-    fn a_disk_that_does_not_come_leaves_unless_another_is_to_blame(
+    #[case::early(coming(29, UNBOUND), &[], false, 1)]
+    #[case::late(coming(31, UNBOUND), &[coming(90, UNBOUND)], false, 0)]
+    #[case::nobody_else_is_to_blame(coming(10, BOUND), &[coming(40, BOUND)], false, 20)]
+    #[case::another_is(coming(50, BOUND), &[coming(30, UNBOUND)], false, 70)]
+    #[case::another_did_not_come_before(coming(50, BOUND), &[coming(30, (true, 1))], false, 70)]
+    #[case::another_was_a_moment_ago(coming(50, BOUND), &[], true, 70)]
+    #[case::another_that_nobody_takes_out(coming(120, BOUND), &[coming(500, UNBOUND)], false, 0)]
+    #[case::the_second_time(coming(45, (true, 1)), &[], false, 15)]
+    #[case::the_third_time(coming(45, (true, 2)), &[], false, 75)]
+    #[case::for_the_hundredth_time(coming(45, (false, 100)), &[], false, 255)]
+    fn a_disk_that_did_not_come_has_more_time_and_one_beside_it_is_not_blamed(
         #[case] own: Coming,
         #[case] others: &[Coming],
-        #[case] expected: bool,
+        #[case] was_freed: bool,
+        #[case] expected: u64,
     ) {
-        assert_eq!(must_leave(&own, others), expected);
+        assert_eq!(leaves_in(&own, others, was_freed).as_secs(), expected);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_disk_is_kept_out_longer_each_time_and_for_five_minutes_at_most() {
         let pace = Pace::default();
-        assert!(!pace.was_kept_out("a", "pvc-1"));
+        assert_eq!(pace.times("a", "pvc-1"), 0);
         let pauses: Vec<_> = (0..40).map(|_| pace.keep_out("a", "pvc-1", "why").as_secs()).collect();
         assert_eq!(pauses[..6], [15, 30, 60, 120, 240, 300]);
         assert_eq!(pauses[39], 300);
@@ -192,15 +293,40 @@ mod tests {
         assert_eq!(pace.kept_out("b", "pvc-1"), None);
         tokio::time::advance(Duration::from_secs(300)).await;
         assert_eq!(pace.kept_out("a", "pvc-1"), None);
-        assert!(pace.was_kept_out("a", "pvc-1"));
+        assert_eq!(pace.times("a", "pvc-1"), 40);
         pace.forget("a", "pvc-1");
         assert_eq!(pace.keep_out("a", "pvc-1", "why").as_secs(), 15);
     }
 
     #[tokio::test(start_paused = true)]
+    async fn whoever_had_to_wait_wants_in_for_five_minutes_or_until_it_came() {
+        let pace = Pace::default();
+        pace.wants("a", "pvc-1");
+        assert!(pace.is_waited_for("a", "pvc-2") && !pace.is_waited_for("b", "pvc-2"));
+        assert!(!pace.is_waited_for("a", "pvc-1"), "for itself nobody waits");
+        tokio::time::advance(Duration::from_secs(299)).await;
+        assert!(pace.is_waited_for("a", "pvc-2"));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(!pace.is_waited_for("a", "pvc-2"));
+        pace.wants("a", "pvc-1");
+        pace.forget("a", "pvc-1");
+        assert!(!pace.is_waited_for("a", "pvc-2"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_annotation_is_known_from_its_first_sight() {
+        let pace = Pace::default();
+        for holder in ["p1#1", "p1#2", "p1#1"] {
+            assert_eq!(pace.known_for("a", "pvc-1", holder), Duration::ZERO);
+            tokio::time::advance(Duration::from_secs(40)).await;
+            assert_eq!(pace.known_for("a", "pvc-1", holder).as_secs(), 40);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn what_others_wrote_counts_from_its_first_sight() {
         let pace = Pace::default();
-        pace.wrote("a", "ours");
+        pace.wrote("a", "ours", Direction::In);
         let seen =
             BTreeMap::from([("ours".to_owned(), Direction::In), ("theirs".to_owned(), Direction::Out)]);
         let ages =
@@ -210,5 +336,23 @@ mod tests {
         assert_eq!(ages(&seen), [3, 4]);
         assert_eq!(ages(&BTreeMap::new()), [0; 0]);
         assert_eq!(ages(&seen), [1, 1]);
+    }
+
+    /// Another process has answered, or has moved it out and in again, while nobody here looked.
+    #[rstest]
+    #[case::it_came(None)]
+    #[case::it_left(Some(Direction::Out))]
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_that_came_and_comes_again_counts_from_its_new_way(#[case] between: Option<Direction>) {
+        let pace = Pace::default();
+        let seen = |direction| BTreeMap::from([("pvc-1".to_owned(), direction)]);
+        pace.wrote("a", "pvc-1", Direction::In);
+        tokio::time::advance(Duration::from_secs(5)).await;
+        match between {
+            Some(direction) => drop(pace.look("a", &seen(direction))),
+            None => pace.forget("a", "pvc-1"),
+        }
+        tokio::time::advance(Duration::from_secs(10_000)).await;
+        assert_eq!(pace.look("a", &seen(Direction::In))["pvc-1"], TOGETHER_WITHIN);
     }
 }

@@ -16,13 +16,15 @@ use tonic::Code;
 
 use super::{
     follow::{Followed, Following},
-    hotplug::{self, Disk, MOST_VOLUMES},
+    hotplug::{self, Direction, Disk, MOST_VOLUMES},
     others::Added,
     ownership::{
         self, Elsewhere, Machine, Operation, Ownership, Recorded, STALE_AFTER, Step, There, Usage, WRITES_FOR,
     },
+    pace::UNMOUNTED_FOR,
     plug::{self, Written},
     session::{BLOCKED_FOR, SILENT_FOR, Seen, Session, is_bound, is_later},
+    settle::Settled,
     watches::Changes,
 };
 use crate::refusal::Refusal;
@@ -51,22 +53,13 @@ struct Write {
     add: bool,
 }
 
-/// Whether a former holder's write can reach its machine no more.
-pub(super) enum Settled {
-    Yes,
-    /// Decide again then, or when something changes.
-    At(Instant),
-    /// Decide again at once.
-    Again,
-    /// The machine has the volume.
-    HasVolume(Ownership),
-}
-
 impl Session<'_> {
     /// Brings the volume into the machine, and returns when its disk is there. Without a usage any is as well.
     pub(super) async fn attach(&self, machine: &str, usage: Option<&Usage>) -> Result<(), Refusal> {
         let mut changes = self.call.changes_of(machine).with(self.volume.as_str());
         let (mut is_fresh, mut added, mut tries, mut has_changed_way) = (false, Added::No, 0, false);
+        // when the annotation was written that this call added the disk by
+        let mut annotated: Option<Instant> = None;
         let mut following = Following::default();
         // the version of the machine for which the host refused a write, and why
         let mut refused: Option<(String, Refusal)> = None;
@@ -164,9 +157,9 @@ impl Session<'_> {
                             has_changed_way = true;
                             continue;
                         }
-                        Wrote::Added(vm, how) => {
+                        Wrote::Added { vm, how, begun } => {
                             self.gets_on();
-                            added = how;
+                            (added, annotated) = (how, Some(begun));
                             Some(vm)
                         }
                     }
@@ -175,9 +168,17 @@ impl Session<'_> {
             drop(turn);
             let Some(vm) = vm else { continue };
             match self.until_ready(machine, vm, &mut following, &changes).await? {
-                Ready::Yes => return self.alone_in(machine, added).await,
+                // nobody gives a disk back so early
+                Ready::Yes if annotated.is_some_and(|begun| begun.elapsed() < UNMOUNTED_FOR) => {
+                    return self.alone_in(machine, added).await;
+                }
+                // the annotation is read now that the disk is there: somebody may be about to take it out
+                Ready::Yes => {
+                    is_fresh = true;
+                    continue;
+                }
                 // it may be another call's when it comes again
-                Ready::Again => added = Added::No,
+                Ready::Again => (added, annotated) = (Added::No, None),
                 Ready::Refused { version, why } => refused = Some((version, why)),
             }
             tries = self.again(tries, machine)?;
@@ -377,15 +378,16 @@ impl Session<'_> {
             return Ok(None);
         }
         self.may_come_again(name)?;
-        let is_doubtful = !is_bound(claim) || self.attacher.pace.was_kept_out(name, self.volume.as_str());
-        if !is_doubtful {
+        let pace = &self.attacher.pace;
+        if is_bound(claim) && pace.times(name, self.volume.as_str()) == 0 {
             return Ok(None);
         }
-        // two of them would keep one another out, and each all others
+        // two that are doubtful would keep one another out, and each all others
         self.call.complete();
         let mut coming = self.coming(name, Some(vm), seen.vmi.as_deref()).await;
-        coming.retain(|one| one.is_doubtful && one.volume != self.volume.as_str());
+        coming.retain(|one| one.is_doubtful() && one.volume != self.volume.as_str());
         if let Some(other) = coming.first() {
+            pace.wants(name, self.volume.as_str());
             self.wait_for(format!(
                 "volume {} comes into {machine} when {} has: of volumes that are not bound yet, or did not come before, \
                  a machine gets one at a time",
@@ -436,7 +438,7 @@ impl Session<'_> {
         // what is there in part needs no room
         let is_new = hotplug::disk(Some(vm), seen.vmi.as_deref(), self.volume.as_str()) == Disk::Absent;
         let room = if is_new { self.room(vm) } else { usize::MAX };
-        let place = if write.add { self.attacher.batches.join(vm, room) } else { None };
+        let place = if write.add { self.attacher.batches.join(vm, self.volume.as_str(), room) } else { None };
         if write.add && place.is_none() {
             return Ok(Wrote::Alone);
         }
@@ -444,16 +446,18 @@ impl Session<'_> {
             return Ok(Wrote::Again);
         }
         let Some(place) = place.filter(|_| begun.elapsed() < WRITES_FOR) else { return Ok(Wrote::Again) };
-        let together = place.add(&self.attacher.plug, vm, self.volume.as_str()).await;
+        let together = place.add(&self.attacher.plug, vm).await;
         let Some(written) = together.written else { return Ok(Wrote::Again) };
         if let Ok(Written::Done(_)) = written {
-            self.attacher.pace.wrote(machine, self.volume.as_str());
+            self.attacher.pace.wrote(machine, self.volume.as_str(), Direction::In);
         }
         match written? {
             Written::Refused { version, .. } if together.count > 1 => Ok(Wrote::RefusedTogether { version }),
-            Written::Done(Some(vm)) => Ok(Wrote::Added(self.known_machine(*vm).await, Added::OnVersion)),
+            Written::Done(Some(vm)) => {
+                Ok(Wrote::Added { vm: self.known_machine(*vm).await, how: Added::OnVersion, begun })
+            }
             Written::Done(None) => match self.read_machine(machine).await? {
-                Some(vm) => Ok(Wrote::Added(vm, Added::Blindly)),
+                Some(vm) => Ok(Wrote::Added { vm, how: Added::Blindly, begun }),
                 None => Ok(Wrote::Again),
             },
             Written::Refused { version, why } => Ok(Wrote::Refused { version, why }),
@@ -461,42 +465,8 @@ impl Session<'_> {
         }
     }
 
-    /// Sees to it that no write of a former holder brings the volume into `from` any more.
-    pub(super) async fn settle(
-        &self,
-        from: &str,
-        wanted: &str,
-        claim: &PersistentVolumeClaim,
-    ) -> Result<Settled, Refusal> {
-        let (vm, vmi) = tokio::try_join!(self.read_machine(from), self.read_instance(from))?;
-        let Some(vm) = vm else { return Ok(Settled::Yes) };
-        if from != wanted && hotplug::disk(Some(&vm), vmi.as_deref(), self.volume.as_str()) != Disk::Absent {
-            let former = Machine { name: from.to_owned(), uid: vm.metadata.uid.clone().unwrap_or_default() };
-            return Ok(Settled::HasVolume(Ownership::new(former, Operation::Attach)));
-        }
-        match self.attacher.plug.fence(&vm, &self.attacher.next_holder()).await? {
-            Written::Done(_) => Ok(Settled::Yes),
-            Written::Refused { version, why } => match self.read_machine(from).await? {
-                Some(vm) if plug::version(&vm) == version => Err(why),
-                _ => Ok(Settled::Again),
-            },
-            // no write of this host can be made to fail: what was on its way has time to arrive
-            Written::OtherWay(_) => {
-                let unchanged_for = self.attacher.ages.unchanged_for(claim);
-                if unchanged_for >= STALE_AFTER {
-                    return Ok(Settled::Yes);
-                }
-                self.wait_for(format!(
-                    "a write of a process that died may still be on its way to {}: it is waited for {} s",
-                    self.attacher.host.machine_name(from),
-                    STALE_AFTER.as_secs()
-                ));
-                Ok(Settled::At(Instant::now() + STALE_AFTER.saturating_sub(unchanged_for)))
-            }
-        }
-    }
-
-    /// Waits until the instance has the disk, or the machine does not run. Not so where somebody took it away again.
+    /// Waits until the instance has the disk, or the machine does not run. Not so where somebody took it away again. A watch
+    /// may be late by a whole stay of the volume: the instance is read, unless the watch shows it as of after `vm`.
     async fn until_ready(
         &self,
         machine: &str,
@@ -576,7 +546,12 @@ enum Wrote {
     },
     /// Decide again while no other call is about to write the machine.
     Alone,
-    Added(Arc<VirtualMachine>, Added),
+    Added {
+        vm: Arc<VirtualMachine>,
+        how: Added,
+        /// Before the annotation was written.
+        begun: Instant,
+    },
 }
 
 fn describe(usage: &Usage) -> String {

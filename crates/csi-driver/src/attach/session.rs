@@ -116,8 +116,9 @@ impl<'a> Session<'a> {
     /// Reads the claim, the machine and its instance, from watches unless `is_fresh`.
     pub(super) async fn see(&self, machine: &str, is_fresh: bool) -> Result<Seen, Refusal> {
         if is_fresh {
-            let (claim, vm, vmi) =
-                tokio::try_join!(self.read_claim(), self.read_machine(machine), self.read_instance(machine))?;
+            let (vm, vmi) = tokio::try_join!(self.read_machine(machine), self.read_instance(machine))?;
+            // last: a disk that was seen before is there, unless its annotation says that it is to go (super::give_back)
+            let claim = self.read_claim().await?;
             return Ok(Seen { claim, vm, vmi, is_fresh });
         }
         let (watched, instances) = tokio::join!(self.watched_claim(), self.call.instances());
@@ -153,7 +154,7 @@ impl<'a> Session<'a> {
         self.call.claims().await?.get(&self.call.key(self.volume.as_str()))
     }
 
-    async fn read_claim(&self) -> Result<Option<Arc<PersistentVolumeClaim>>, Refusal> {
+    pub(super) async fn read_claim(&self) -> Result<Option<Arc<PersistentVolumeClaim>>, Refusal> {
         let host = &self.attacher.host;
         let doing = || format!("read {}", host.claim_name(self.volume));
         let read = host.claims().get_opt(self.volume.as_str()).await;

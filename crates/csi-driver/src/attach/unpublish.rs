@@ -14,11 +14,11 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{
     follow::{Followed, Following},
-    hotplug::{self, Disk},
+    hotplug::{self, Direction, Disk},
     ownership::{self, JOINED_FOR, Machine, Operation, Ownership, Recorded, Removal, STALE_AFTER, There},
     plug::{self, Written},
-    publish::Settled,
     session::{BLOCKED_FOR, Seen, Session, is_later, recorded},
+    settle::Settled,
     watches::Changes,
 };
 use crate::refusal::Refusal;
@@ -45,15 +45,15 @@ impl Session<'_> {
     /// Brings the volume out of the machine, and returns when nothing of it is there.
     pub(super) async fn detach(&self, machine: &str) -> Result<(), Refusal> {
         self.attacher.pace.forget(machine, self.volume.as_str());
-        self.detach_at_once(machine).await
+        self.detach_by(machine, Own::default()).await
     }
 
-    /// [`Session::detach`] of a disk that may be added again.
-    pub(super) async fn detach_at_once(&self, machine: &str) -> Result<(), Refusal> {
+    /// [`Session::detach`], where a part of it may be done.
+    pub(super) async fn detach_by(&self, machine: &str, mut own: Own) -> Result<(), Refusal> {
         let changes = self.call.changes_of(machine).with(self.volume.as_str());
         let (mut is_fresh, mut tries, mut has_changed_way) = (false, 0, false);
         let mut refused: Option<(String, Refusal)> = None;
-        let (mut own, mut following, mut has_finished) = (Own::default(), Following::default(), false);
+        let (mut following, mut has_finished) = (Following::default(), false);
         loop {
             let turn = self.attacher.turns.alone(machine).await;
             let seen = self.see(machine, is_fresh).await?;
@@ -269,11 +269,11 @@ impl Session<'_> {
         let name = vm.metadata.name.as_deref().unwrap_or_default();
         match self.attacher.plug.remove(vm, self.volume.as_str()).await? {
             Written::Done(Some(vm)) => {
-                self.attacher.pace.wrote(name, self.volume.as_str());
+                self.attacher.pace.wrote(name, self.volume.as_str(), Direction::Out);
                 Ok(Removed::Leaving(Some(self.known_machine(*vm).await)))
             }
             Written::Done(None) => {
-                self.attacher.pace.wrote(name, self.volume.as_str());
+                self.attacher.pace.wrote(name, self.volume.as_str(), Direction::Out);
                 Ok(Removed::Leaving(self.read_machine(name).await?))
             }
             Written::Refused { version, why } => Ok(Removed::Refused { version, why }),
@@ -331,12 +331,19 @@ enum Gone {
 
 /// The annotation that this call wrote.
 #[derive(Default)]
-struct Own {
+pub(super) struct Own {
     holder: Option<String>,
     /// The machine was written after it, or nothing older can reach the machine for another reason.
     is_settled: bool,
     /// After a write of this call nothing of the disk was in the machine any more.
     has_left: bool,
+}
+
+impl Own {
+    /// The annotation is written, and after it the template, which has the disk no more.
+    pub(super) fn written(claim: &PersistentVolumeClaim) -> Self {
+        Self { holder: holder(claim), is_settled: true, has_left: false }
+    }
 }
 
 fn holder(claim: &PersistentVolumeClaim) -> Option<String> {

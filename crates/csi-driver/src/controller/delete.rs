@@ -9,6 +9,7 @@ use kube::ResourceExt;
 use super::{create, needed::Needed, published::Machines};
 use crate::{
     attach::{Attacher, export::Users, hotplug, ownership::Ownership},
+    guest::User,
     healing::CALL_LASTS,
     host::{self, Host},
     refusal::Refusal,
@@ -170,10 +171,12 @@ async fn delete_export(
 }
 
 /// A question about nodes that gets no answer never counts as "none".
-fn refuse_if_used(name: &HostName, users: Result<Vec<String>, String>) -> Result<(), Refusal> {
-    let mut nodes = users.map_err(|why| {
+fn refuse_if_used(name: &HostName, users: Result<Vec<User>, String>) -> Result<(), Refusal> {
+    let users = users.map_err(|why| {
         Refusal::unavailable(format!("whether nodes use the export of volume {name} is not known: {why}"))
     })?;
+    let stay = users.into_iter().filter(|user| !user.is_leaving);
+    let mut nodes: Vec<_> = stay.map(|user| user.node).collect();
     nodes.sort();
     nodes.dedup();
     if nodes.is_empty() {
@@ -253,12 +256,18 @@ mod tests {
         Plan { may_be_in_machine: machine, may_be_needed: needed, restore, may_have_export: export }
     }
 
+    fn user(node: &str, is_leaving: bool) -> User {
+        let attachment = format!("va-{node}");
+        User { node: node.to_owned(), attachment, is_attached: true, is_leaving }
+    }
+
     #[rstest]
     #[case::nobody(Ok(vec![]), None)]
-    #[case::nodes(Ok(vec!["b".to_owned(), "a".to_owned()]), Some(Code::FailedPrecondition))]
+    #[case::nodes(Ok(vec![user("b", false), user("a", false)]), Some(Code::FailedPrecondition))]
+    #[case::one_that_leaves(Ok(vec![user("a", true)]), None)]
     #[case::nobody_knows(Err("forbidden".to_owned()), Some(Code::Unavailable))]
     fn an_export_that_nodes_use_is_not_deleted(
-        #[case] users: Result<Vec<String>, String>,
+        #[case] users: Result<Vec<User>, String>,
         #[case] expected: Option<Code>,
     ) {
         let name = HostName::from_handle("pvc-1").unwrap();

@@ -5,7 +5,7 @@
 //! ────────────────   ───────────────────────   ─────────────   ─────────────────────────────────────────────
 //! wants a            in a, ready               any             nothing; the attacher is woken where it says "false"
 //! wants a            on its way into a         a, attach       the host is awaited, and told of when it is late
-//! wants a            on its way for 30 s       a, attach       the call is made, which takes it out again (attach::give_back)
+//! wants a, "false"   on its way for 30 s       a, attach       the call is made, which takes it out again (attach::give_back)
 //! wants a            nowhere                   any             bring it into a: the claim protocol waits where it must
 //! wants a            in b, which nobody wants  any             take it out of b, where b is a node of this cluster whose
 //!                                                              kubelet does not have it mounted
@@ -295,8 +295,12 @@ fn want(seen: &Seen, wanted: &[&Attachment], steps: &mut Vec<Step>) {
         (_, Disk::Ready | Disk::InTemplate) if is_recorded_leaving || is_recorded_elsewhere => attach,
         (_, Disk::Ready | Disk::InTemplate) if target.is_attached => return,
         (_, Disk::Ready | Disk::InTemplate) => Step::Nudge { attachment: target.name.clone() },
-        // the call takes it out again, so that others may come
-        (_, Disk::Adding(progress)) if !is_mounted(progress) && seen.unchanged_for >= UNMOUNTED_FOR => attach,
+        // the call takes it out again, so that others may come; where it is attached the machine was restarted with it
+        (_, Disk::Adding(progress))
+            if !target.is_attached && !is_mounted(progress) && seen.unchanged_for >= UNMOUNTED_FOR =>
+        {
+            attach
+        }
         (_, Disk::Adding(_)) if place.is_some_and(|place| place.is_taken) => {
             Step::Await { attachments: about, machine: machine.clone() }
         }

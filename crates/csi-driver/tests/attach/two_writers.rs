@@ -22,6 +22,15 @@ impl Bed {
     }
 }
 
+impl Process {
+    /// From then on all is watched.
+    async fn warm_up_by_five_writes(&self) {
+        self.publish("b").await.unwrap();
+        self.unpublish("b").await.unwrap();
+        sleep(Duration::from_secs(3)).await;
+    }
+}
+
 fn no_patches(user: &str) -> Rule {
     let mut rule = Rule::new(Answer::Code(422));
     rule.user = Some(user.to_owned());
@@ -254,4 +263,45 @@ async fn a_detachment_that_was_late_with_its_last_write_takes_nothing_away_that_
     answer.unwrap();
     assert_eq!(bed.with_volume().await, ["a"]);
     assert_eq!(bed.annotation().await.unwrap()["op"], "attach");
+}
+
+/// One call never ends its annotation, so the other one waits; both callers go away.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_ended_before_the_write_is_in_nobodys_write() {
+    let bed = Bed::new().await;
+    for name in ["pvc-2", "pvc-3"] {
+        bed.volume(name).await;
+    }
+    let driver = Process::with(&bed, "p1", Some((7, Mishap::DiesBefore)), Options::new("p1"));
+    driver.warm_up_by_five_writes().await;
+    let both = async { tokio::join!(driver.publish("a"), driver.publish_volume("pvc-2", "a")) };
+    assert!(timeout(Duration::from_millis(500), both).await.is_err());
+    let claims = bed.claims().list(&Default::default()).await.unwrap().items;
+    let is_annotated = |claim: &&k8s_openapi::api::core::v1::PersistentVolumeClaim| {
+        let annotations = claim.metadata.annotations.as_ref();
+        annotations.is_some_and(|all| all.contains_key(harvester_api::annotations::CSI_ATTACH))
+    };
+    assert_eq!(claims.iter().filter(is_annotated).count(), 1, "one was about to be added");
+    driver.publish_volume("pvc-3", "a").await.unwrap();
+    let vm = bed.machines().get("a").await.unwrap();
+    assert_eq!(csi_driver::attach::hotplug::count(&vm), (2, 1));
+}
+
+/// A call that was cut, and its repetition; another one keeps them waiting for one another.
+#[tokio::test(start_paused = true)]
+async fn two_calls_for_one_volume_add_it_once() {
+    let bed = Bed::new().await;
+    bed.volume("pvc-2").await;
+    let driver = Process::with(&bed, "p1", Some((7, Mishap::StopsFor(20))), Options::new("p1"));
+    driver.warm_up_by_five_writes().await;
+    let again = async {
+        sleep(Duration::from_millis(300)).await;
+        driver.publish("a").await
+    };
+    let (one, slow, again) = tokio::join!(driver.publish("a"), driver.publish_volume("pvc-2", "a"), again);
+    one.unwrap();
+    slow.unwrap();
+    again.unwrap();
+    let vm = bed.machines().get("a").await.unwrap();
+    assert_eq!(csi_driver::attach::hotplug::count(&vm), (3, 2));
 }

@@ -155,8 +155,14 @@ impl Bench {
     /// From now on these nodes use each volume, or nobody knows.
     pub(crate) fn used_by(&mut self, nodes: Result<Vec<String>, String>) {
         let users: Arc<csi_driver::attach::export::Users> = Arc::new(move |_| {
-            let nodes = nodes.clone();
-            Box::pin(async move { nodes })
+            let user = |node: String| csi_driver::guest::User {
+                attachment: format!("va-{node}"),
+                node,
+                is_attached: true,
+                is_leaving: false,
+            };
+            let users = nodes.clone().map(|nodes| nodes.into_iter().map(user).collect());
+            Box::pin(async move { users })
         });
         let options = csi_driver::attach::Options { users, ..csi_driver::attach::Options::new("pod-a") };
         self.service = Self::on(Self::host(&self.server), options);

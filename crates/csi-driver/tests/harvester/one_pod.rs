@@ -10,7 +10,7 @@ use std::{
 };
 
 use csi_driver::{
-    attach::{UNMOUNTED_FOR, hotplug},
+    attach::hotplug,
     csi::{
         ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, VolumeCapability,
         volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode},
@@ -23,7 +23,6 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
-use rstest::rstest;
 use serde_json::json;
 use sim_harvester::{host_objects, settings::HOTPLUG};
 use tokio::time::{sleep, timeout};
@@ -36,28 +35,28 @@ use super::{
 };
 
 /// A class that binds a claim when a machine has it.
-const WAITS: &str = "lvm";
+pub(crate) const WAITS: &str = "lvm";
 
 impl Bed {
-    async fn class_that_waits(&self) {
+    pub(crate) async fn class_that_waits(&self) {
         let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": WAITS},
             "provisioner": "lvm.driver.harvesterhci.io", "volumeBindingMode": "WaitForFirstConsumer"});
         self.create(Api::<StorageClass>::all(self.admin.clone()), class).await;
     }
 
-    async fn claim(&self, name: &str, class: &str) {
+    pub(crate) async fn claim(&self, name: &str, class: &str) {
         let claim = json!({"metadata": {"name": name}, "spec": {"accessModes": ["ReadWriteMany"], "volumeMode": "Block",
             "storageClassName": class, "resources": {"requests": {"storage": "1Gi"}}}});
         self.create(self.claims(), claim).await;
         sleep(Duration::from_secs(1)).await;
     }
 
-    async fn host_attaches(&self, claim: &str, how: Option<&str>) {
+    pub(crate) async fn host_attaches(&self, claim: &str, how: Option<&str>) {
         let patch = Patch::Merge(json!({"metadata": {"annotations": {HOTPLUG: how}}}));
         self.claims().patch(claim, &PatchParams::default(), &patch).await.unwrap();
     }
 
-    async fn template_has(&self, claim: &str) -> bool {
+    pub(crate) async fn template_has(&self, claim: &str) -> bool {
         let vm = self.machines().get("a").await.unwrap();
         hotplug::claims(Some(&vm), None).any(|name| name == claim)
     }
@@ -72,7 +71,7 @@ impl Bed {
 }
 
 impl Process {
-    async fn publish(&self, volume: &str, within: u64) -> Result<(), Refusal> {
+    pub(crate) async fn publish(&self, volume: &str, within: u64) -> Result<(), Refusal> {
         let capability = VolumeCapability {
             access_type: Some(AccessType::Mount(MountVolume::default())),
             access_mode: Some(AccessMode { mode: Mode::SingleNodeWriter.into() }),
@@ -86,7 +85,7 @@ impl Process {
         self.attacher.publish(&request, Duration::from_secs(within)).await.map(drop)
     }
 
-    async fn unpublish(&self, volume: &str, within: u64) -> Result<(), Refusal> {
+    pub(crate) async fn unpublish(&self, volume: &str, within: u64) -> Result<(), Refusal> {
         let request = ControllerUnpublishVolumeRequest {
             volume_id: volume.to_owned(),
             node_id: "a".to_owned(),
@@ -96,57 +95,13 @@ impl Process {
     }
 }
 
-async fn bed() -> (Bed, Process) {
+pub(crate) async fn bed() -> (Bed, Process) {
     let bed = Bed::new("v1.8.0").await;
     let driver = Process::new(&bed, "p1", 0, &Deeds::default());
     // from then on everything is watched
     driver.publish(VOLUME, 100).await.unwrap();
     sleep(Duration::from_secs(2)).await;
     (bed, driver)
-}
-
-// docs/contract/csi-driver.md#hot-plug-pod
-#[rstest]
-#[case::not_bound(false)]
-#[case::attached_by_no_host_node(true)]
-#[tokio::test(start_paused = true)]
-async fn a_disk_that_the_host_cannot_bring_leaves_the_template_again(#[case] is_bound: bool) {
-    let (bed, driver) = bed().await;
-    bed.claim("bad", if is_bound { host_objects::STORAGE_CLASS } else { WAITS }).await;
-    bed.claim("good", host_objects::STORAGE_CLASS).await;
-    if is_bound {
-        bed.host_attaches("bad", Some("stuck")).await;
-    }
-    let within = UNMOUNTED_FOR + Duration::from_secs(5);
-    let refusal = timeout(within, driver.publish("bad", 100)).await.unwrap().unwrap_err();
-    assert_eq!(refusal.code, Code::Aborted, "{refusal}");
-    let names = if is_bound { "Pod shop/hp-volume-" } else { "PersistentVolumeClaim shop/bad on the host" };
-    for part in ["volume bad", names, "was taken out of the machine again"] {
-        assert!(refusal.message.contains(part), "{part}: {refusal}");
-    }
-    assert!(!bed.template_has("bad").await);
-    let claim = bed.claims().get("bad").await.unwrap();
-    let annotations = claim.metadata.annotations.unwrap_or_default();
-    assert!(!annotations.contains_key(harvester_api::annotations::CSI_ATTACH), "{annotations:?}");
-    driver.publish("good", 20).await.unwrap();
-
-    // it comes again, and later each time
-    let revision = bed.server.revision();
-    let refusal = driver.publish("bad", 100).await.unwrap_err();
-    assert!(refusal.code == Code::Aborted && refusal.message.contains(names), "{refusal}");
-    assert_eq!(bed.server.revision(), revision, "nothing was written");
-    sleep(Duration::from_secs(15)).await;
-    driver.publish("bad", 100).await.unwrap_err();
-    sleep(Duration::from_secs(15)).await;
-    let revision = bed.server.revision();
-    driver.publish("bad", 100).await.unwrap_err();
-    assert_eq!(bed.server.revision(), revision, "nothing was written");
-    sleep(Duration::from_secs(15)).await;
-    match is_bound {
-        true => bed.host_attaches("bad", None).await,
-        false => bed.class_that_waits().await,
-    }
-    driver.publish("bad", 20).await.unwrap();
 }
 
 /// kubevirt#16937

@@ -15,7 +15,9 @@ use csi_driver::{
         controller_server::Controller,
         volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode},
     },
+    guest::Guest,
     host::{Host, missing::Missing},
+    run::users,
 };
 use futures::StreamExt;
 use http::{Method, Request, Response};
@@ -251,7 +253,8 @@ impl Process {
         let start = Clock::system().now() + in_minutes(minutes);
         let missing = Missing::new(&tasks, bed.guest(), Clock::starting_at(start), None);
         let host = Host::new(missing.observe(Client::new(client, NAMESPACE), NAMESPACE), NAMESPACE);
-        let attacher = Arc::new(Attacher::new(host.clone(), &tasks, Options::new(name)));
+        let options = Options { users: users(Guest::new(guest.clone())), ..Options::new(name) };
+        let attacher = Arc::new(Attacher::new(host.clone(), &tasks, options));
         let service = ControllerService::new(host, Settings::default(), attacher.clone());
         Self { service: Arc::new(service), attacher, guest, shows_instances, gate }
     }

@@ -184,3 +184,23 @@ async fn a_watch_that_is_a_whole_stay_behind_ends_no_detachment() {
     assert_eq!(bed.with_volume().await, Vec::<String>::new());
     bed.tasks.end().await;
 }
+
+/// Of the volume's first stay in `a` one process sees still that it is ready.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_shows_a_former_stay_makes_no_disk_ready() {
+    let bed = Bed::new("v1.8.0").await;
+    let deeds = Deeds::default();
+    let [late, other] = ["first", "second"].map(|name| Process::new(&bed, name, 0, &deeds));
+    late.call(true, "a").await.unwrap();
+    sleep(Duration::from_secs(3)).await;
+    late.shows_instances.send_replace(bed.server.revision());
+    other.call(false, "a").await.unwrap();
+    bed.plugs("a", "stuck").await;
+    sleep(Duration::from_secs(1)).await;
+    let refused = late.call(true, "a").await.unwrap_err();
+    assert_eq!(refused.code(), Code::Aborted, "{refused}");
+    assert_eq!(bed.with_volume().await, ["a"]);
+    bed.plugs("a", "ok").await;
+    late.call(true, "a").await.unwrap();
+    bed.tasks.end().await;
+}

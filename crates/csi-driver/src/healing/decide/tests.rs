@@ -23,7 +23,7 @@ fn attachments(text: &str) -> Vec<Attachment> {
     text.split_whitespace().enumerate().map(one).collect()
 }
 
-/// `a:ready`, `a:adding`, `a:taken`, `a:removing`, `a:template`, `a:fixed`, `a:absent`, `a:gone`, `a:deleted`; with `?` no
+/// `a:ready`, `a:adding`, `a:taken`, `a:mounted`, `a:removing`, `a:template`, `a:fixed`, `a:absent`, `a:gone`, `a:deleted`; with `?` no
 /// node of this cluster.
 fn places(text: &str) -> Vec<Place> {
     let one = |word: &str| {
@@ -31,6 +31,7 @@ fn places(text: &str) -> Vec<Place> {
         let disk = match state.trim_end_matches('?') {
             "ready" => Disk::Ready,
             "adding" | "taken" => Disk::Adding(Progress::default()),
+            "mounted" => Disk::Adding(Progress { phase: "MountedToPod".to_owned(), ..Progress::default() }),
             "removing" => Disk::Removing(Progress::default()),
             "template" => Disk::InTemplate,
             "fixed" => Disk::Fixed("data".to_owned()),
@@ -46,7 +47,7 @@ fn places(text: &str) -> Vec<Place> {
             uid: format!("uid-{name}"),
             machine,
             disk,
-            is_taken: state == "taken",
+            is_taken: matches!(state, "taken" | "mounted"),
             is_node: !state.ends_with('?'),
         }
     };
@@ -103,6 +104,11 @@ fn words(steps: &[Step]) -> String {
 #[case::just_wanted("+a", "a:absent", "", 1, "look 1")]
 #[case::just_ready("+a", "a:ready", "a attach", 0, "look 2")]
 #[case::just_leaving("-a", "a:ready", "a attach", 0, "look 2")]
+// it keeps others out, unless it is in use when it comes
+#[case::on_its_way("+a", "a:taken", "a attach", 29, "await a")]
+#[case::not_brought("+a", "a:taken", "a attach", 30, "attach a")]
+#[case::not_brought_again("+a!", "a:taken", "a attach", 30, "await a")]
+#[case::about_to_be_ready("+a", "a:mounted", "a attach", 30, "await a")]
 // into a machine
 #[case::wanted("+a", "a:absent", "", 2, "attach a")]
 #[case::vanished("+a!", "a:absent", "a attach", 2, "attach a")]

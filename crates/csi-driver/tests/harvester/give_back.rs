@@ -1,0 +1,228 @@
+//! Disks that the host does not bring, and that keep others out: they leave their machine again, and none that came does.
+
+use std::{sync::Arc, time::Duration};
+
+use csi_driver::attach::UNMOUNTED_FOR;
+use rstest::rstest;
+use sim_harvester::host_objects::STORAGE_CLASS;
+use tokio::time::{Instant, sleep, timeout};
+use tonic::Code;
+
+use super::{
+    bed::{Bed, VOLUME},
+    one_pod::{WAITS, bed},
+    process::{Process, Stop},
+    round::Deeds,
+};
+
+const TAKEN_OUT: &str = "was taken out of the machine again";
+
+async fn seconds(seconds: u64) {
+    sleep(Duration::from_secs(seconds)).await;
+}
+
+/// Calls as the attacher does, until the volume is there.
+async fn calls(driver: &Process, volume: &str) {
+    while driver.publish(volume, 100).await.is_err() {
+        seconds(1).await;
+    }
+}
+
+/// Calls until the disk is taken out of the machine. Says after how long.
+async fn until_taken_out(driver: &Process, volume: &str) -> (Duration, String) {
+    let begun = Instant::now();
+    loop {
+        let refusal = driver.publish(volume, 100).await.unwrap_err();
+        assert_eq!(refusal.code, Code::Aborted, "{refusal}");
+        if refusal.message.contains(TAKEN_OUT) {
+            return (begun.elapsed(), refusal.message);
+        }
+        assert!(begun.elapsed() < Duration::from_secs(600), "it is not taken out: {refusal}");
+    }
+}
+
+impl Bed {
+    async fn annotation_of(&self, claim: &str) -> String {
+        let annotations = self.claims().get(claim).await.unwrap().metadata.annotations.unwrap_or_default();
+        annotations.get(harvester_api::annotations::CSI_ATTACH).cloned().unwrap_or_default()
+    }
+}
+
+// docs/contract/csi-driver.md#hot-plug-pod
+#[rstest]
+#[case::not_bound(false)]
+#[case::attached_by_no_host_node(true)]
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_the_host_cannot_bring_leaves_when_another_waits(#[case] is_bound: bool) {
+    let (bed, driver) = bed().await;
+    bed.claim("bad", if is_bound { STORAGE_CLASS } else { WAITS }).await;
+    if is_bound {
+        bed.host_attaches("bad", Some("stuck")).await;
+    }
+    for name in ["good-1", "good-2"] {
+        bed.claim(name, STORAGE_CLASS).await;
+    }
+    let good = async |name: &str| {
+        seconds(2).await;
+        timeout(Duration::from_secs(120), calls(&driver, name)).await
+    };
+    let ((took, message), came) = tokio::join!(until_taken_out(&driver, "bad"), good("good-1"));
+    let limit = UNMOUNTED_FOR..UNMOUNTED_FOR + Duration::from_secs(5);
+    assert!(limit.contains(&took), "{took:?}");
+    let names = if is_bound { "Pod shop/hp-volume-" } else { "PersistentVolumeClaim shop/bad on the host" };
+    for part in ["volume bad", names] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    assert!(!bed.template_has("bad").await);
+    assert_eq!(bed.annotation_of("bad").await, "");
+    came.expect("it is kept out");
+
+    // it comes again, later each time, and may stay for longer
+    let revision = bed.server.revision();
+    seconds(1).await;
+    let refusal = driver.publish("bad", 100).await.unwrap_err();
+    assert!(refusal.code == Code::Aborted && refusal.message.contains(names), "{refusal}");
+    assert_eq!(bed.server.revision(), revision, "nothing was written");
+    seconds(15).await;
+    let ((took, _), came) = tokio::join!(until_taken_out(&driver, "bad"), good("good-2"));
+    assert!(took >= 2 * UNMOUNTED_FOR, "{took:?}");
+    came.expect("it is kept out");
+    seconds(15).await;
+    let revision = bed.server.revision();
+    driver.publish("bad", 100).await.unwrap_err();
+    assert_eq!(bed.server.revision(), revision, "nothing was written");
+    seconds(15).await;
+    match is_bound {
+        true => bed.host_attaches("bad", None).await,
+        false => bed.class_that_waits().await,
+    }
+    driver.publish("bad", 20).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_nobody_waits_for_stays_however_long_it_takes() {
+    let (bed, driver) = bed().await;
+    bed.claim("bad", STORAGE_CLASS).await;
+    bed.host_attaches("bad", Some("stuck")).await;
+    let host = async {
+        for _ in 0..20 {
+            seconds(10).await;
+            assert!(bed.template_has("bad").await);
+        }
+        bed.host_attaches("bad", None).await;
+    };
+    tokio::join!(calls(&driver, "bad"), host);
+}
+
+/// Alone at its first try.
+#[rstest]
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_the_host_brings_in_45_s_comes_at_its_second_try_at_the_latest(
+    #[values(true, false)] is_alone: bool,
+) {
+    let (bed, driver) = bed().await;
+    bed.plugs("a", "slow=45s").await;
+    for name in ["slow", "other"] {
+        bed.claim(name, STORAGE_CLASS).await;
+    }
+    let tries = async {
+        let (mut tries, mut had) = (0, false);
+        loop {
+            let has = bed.template_has("slow").await;
+            tries += usize::from(has && !had);
+            had = has;
+            assert!(tries <= if is_alone { 1 } else { 2 });
+            sleep(Duration::from_millis(200)).await;
+        }
+    };
+    let other = async {
+        if !is_alone {
+            calls(&driver, "other").await;
+        }
+    };
+    let both = async { tokio::join!(calls(&driver, "slow"), other) };
+    tokio::select! {
+        came = timeout(Duration::from_secs(300), both) => drop(came.expect("it never comes")),
+        () = tries => {}
+    }
+}
+
+/// The driver, about to give back `bad`, for which `other` waits, stops at its next write but this many.
+async fn about_to_give_back(after: u32, is_sent: bool) -> (Bed, Arc<Process>) {
+    let (bed, driver) = bed().await;
+    for name in ["bad", "other"] {
+        bed.claim(name, STORAGE_CLASS).await;
+    }
+    bed.host_attaches("bad", Some("stuck")).await;
+    let driver = Arc::new(driver);
+    for name in ["bad", "other"] {
+        let driver = driver.clone();
+        bed.tasks.spawn(async move { drop(driver.publish(name, 100).await) });
+        seconds(2).await;
+    }
+    seconds(18).await;
+    driver.stop_at(Some(Stop { after, is_sent, lasts: Duration::from_secs(20) }), 0);
+    assert!(bed.template_has("bad").await && bed.annotation_of("bad").await.contains("attach"));
+    (bed, driver)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_came_while_it_was_about_to_be_given_back_stays() {
+    let (bed, driver) = about_to_give_back(0, true).await;
+    seconds(15).await;
+    assert!(bed.annotation_of("bad").await.contains("detach"), "it was not about to be given back");
+    bed.host_attaches("bad", None).await;
+    for _ in 0..60 {
+        seconds(1).await;
+        assert!(bed.template_has("bad").await);
+    }
+    assert!(bed.annotation_of("bad").await.contains("attach"));
+    driver.publish("bad", 5).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_call_answers_ok_for_a_disk_that_another_process_is_giving_back() {
+    let (bed, _driver) = about_to_give_back(1, false).await;
+    let other = Process::new(&bed, "p2", 0, &Deeds::default());
+    let host = async {
+        seconds(15).await;
+        assert!(bed.annotation_of("bad").await.contains("detach"), "it was not about to be given back");
+        assert!(bed.template_has("bad").await);
+        bed.host_attaches("bad", None).await;
+    };
+    let (answer, ()) = tokio::join!(other.publish("bad", 100), host);
+    assert_eq!(answer.unwrap_err().code, Code::Aborted);
+    bed.until("the late write takes it out", async || !bed.template_has("bad").await).await;
+    timeout(Duration::from_secs(120), calls(&other, "bad")).await.expect("it never comes again");
+}
+
+/// A machine that was restarted gets its disks again, and their Nodes use them without another call.
+#[rstest]
+#[tokio::test(start_paused = true)]
+async fn a_disk_whose_volume_attachment_is_true_is_never_given_back(
+    #[values(true, false)] is_attached: bool,
+) {
+    let bed = Bed::new("v1.8.0").await;
+    let driver = Process::new(&bed, "p1", 0, &Deeds::default());
+    bed.has_nodes_and_a_volume().await;
+    bed.wants("a").await;
+    if is_attached {
+        bed.is_told_attached("a").await;
+    }
+    bed.claim("other", STORAGE_CLASS).await;
+    bed.host_attaches(VOLUME, Some("stuck")).await;
+    let stays = async {
+        seconds(3).await;
+        for _ in 0..1_000 {
+            if !bed.template_has(VOLUME).await {
+                return false;
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+        true
+    };
+    tokio::select! {
+        _ = async { tokio::join!(calls(&driver, VOLUME), calls(&driver, "other")) } => panic!("they came"),
+        stays = stays => assert_eq!(stays, is_attached),
+    }
+}

@@ -1,0 +1,211 @@
+//! The credential of the cloud-config: how long it lasts, and that somebody is told in time.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use cloud_config::{
+    Followed,
+    expiry::{self, Expiry},
+};
+use controller_kit::PendingEvent;
+use jiff::{SignedDuration, Timestamp};
+use program::Clock;
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric as _},
+    metrics::{MetricType, gauge::ConstGauge},
+};
+use tokio::{sync::watch, time::timeout};
+
+/// The longest time between two looks at the clock: it may be set, and a Rancher may lengthen the life of a token.
+const LOOK_AGAIN: Duration = Duration::from_secs(3600);
+/// The name that users asked for.
+const METRIC: &str = "cloud_config_token_expiry_seconds";
+
+/// How near the end is; the later ones are more urgent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Fortnight,
+    Week,
+    Day,
+    Over,
+}
+
+/// The stages, and what is left of the credential when they begin.
+const STAGES: [(Stage, SignedDuration); 4] = [
+    (Stage::Over, SignedDuration::ZERO),
+    (Stage::Day, SignedDuration::from_hours(24)),
+    (Stage::Week, SignedDuration::from_hours(7 * 24)),
+    (Stage::Fortnight, SignedDuration::from_hours(14 * 24)),
+];
+
+impl Stage {
+    fn of(remaining: SignedDuration) -> Option<Self> {
+        STAGES.into_iter().find(|(_, begins)| remaining <= *begins).map(|(stage, _)| stage)
+    }
+}
+
+/// Until the next stage begins.
+fn next_look(remaining: Option<SignedDuration>) -> Duration {
+    let Some(remaining) = remaining else { return LOOK_AGAIN };
+    let next = STAGES.into_iter().rev().find(|(_, begins)| *begins < remaining);
+    let wait = next.and_then(|(_, begins)| Duration::try_from(remaining - begins).ok());
+    wait.map_or(LOOK_AGAIN, |wait| wait.min(LOOK_AGAIN))
+}
+
+/// The end of the credential in use, as a metric: seconds until then, below zero after it, and nothing where it does
+/// not end or nobody knows.
+#[derive(Clone, Debug)]
+pub struct Life {
+    end: Arc<Mutex<Option<Timestamp>>>,
+    clock: Clock,
+}
+
+impl Life {
+    pub fn new(clock: Clock) -> Self {
+        Self { end: Arc::default(), clock }
+    }
+
+    pub fn set(&self, expiry: Expiry) {
+        let end = match expiry {
+            Expiry::At(end) => Some(end),
+            Expiry::Never | Expiry::Unknown => None,
+        };
+        *self.end.lock().expect("no panic while the end is written") = end;
+    }
+}
+
+impl Collector for Life {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let end = *self.end.lock().expect("no panic while the end is written");
+        let Some(end) = end else { return Ok(()) };
+        let left = end.duration_since(self.clock.now()).as_secs();
+        let help = "Seconds until the credential of the cloud-config ends";
+        ConstGauge::new(left).encode(encoder.encode_descriptor(METRIC, help, None, MetricType::Gauge)?)
+    }
+}
+
+/// The Event of a stage; `end` is that of the credential of `file`.
+fn event(stage: Stage, file: &str, end: Timestamp, remaining: SignedDuration) -> PendingEvent {
+    let renew = "make a new one and replace the file; no restart is needed where the file changes inside the container \
+                 (with a subPath mount it does not)";
+    if stage == Stage::Over {
+        let what = format!("the credential of cloud-config {file} ended at {end:.0}: {renew}");
+        return PendingEvent::warning("CredentialExpired", what);
+    }
+    let (days, hours) = (remaining.as_hours() / 24, remaining.as_hours() % 24);
+    let (count, unit) = if days > 0 { (days, "day") } else { (hours, "hour") };
+    let left = format!("{count} {unit}{}", if count == 1 { "" } else { "s" });
+    let what = format!("the credential of cloud-config {file} ends at {end:.0}, in {left}: {renew}");
+    PendingEvent::warning("CredentialExpires", what)
+}
+
+/// Follows the kubeconfig in use: its end goes to `life`, each stage on the way there and each file that cannot be used
+/// is told once.
+pub async fn follow(
+    mut followed: watch::Receiver<Followed>,
+    options: cloud_config::Options,
+    clock: Clock,
+    life: Life,
+    tell: impl Fn(&PendingEvent),
+) {
+    let (mut told, mut told_fault) = (None, None);
+    loop {
+        let Followed { config, fault } = followed.borrow_and_update().clone();
+        if fault != told_fault {
+            if let Some(fault) = &fault {
+                tell(&PendingEvent::warning("CloudConfigNotUsed", fault.as_str()));
+            }
+            told_fault = fault;
+        }
+        let expiry = expiry::of(&config, &options).await;
+        life.set(expiry);
+        let remaining = expiry.remaining(clock.now());
+        if let (Expiry::At(end), Some(left)) = (expiry, remaining)
+            && let Some(stage) = Stage::of(left)
+        {
+            let is_news = told.is_none_or(|(of, before)| of != end || stage > before);
+            if is_news {
+                tell(&event(stage, &config.file, end, left));
+                told = Some((end, stage));
+            }
+        }
+        if let Ok(Err(_)) = timeout(next_look(remaining), followed.changed()).await {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::{encoding::text::encode, registry::Registry};
+    use rstest::rstest;
+
+    use super::*;
+
+    const HOUR: i64 = 3600;
+    const DAY: i64 = 24 * HOUR;
+
+    // what is left, the stage, seconds until the next look
+    #[rstest]
+    #[case::long(30 * DAY, None, HOUR)]
+    #[case::soon_a_fortnight(14 * DAY + 60, None, 60)]
+    #[case::a_fortnight(14 * DAY, Some(Stage::Fortnight), HOUR)]
+    #[case::between(10 * DAY, Some(Stage::Fortnight), HOUR)]
+    #[case::a_week(7 * DAY, Some(Stage::Week), HOUR)]
+    #[case::soon_a_day(DAY + 1, Some(Stage::Week), 1)]
+    #[case::a_day(DAY, Some(Stage::Day), HOUR)]
+    #[case::nearly_over(90, Some(Stage::Day), 90)]
+    #[case::over(0, Some(Stage::Over), HOUR)]
+    #[case::long_over(-DAY, Some(Stage::Over), HOUR)]
+    fn the_nearest_stage_counts_and_the_next_one_is_not_missed(
+        #[case] left: i64,
+        #[case] stage: Option<Stage>,
+        #[case] look: i64,
+    ) {
+        let left = SignedDuration::from_secs(left);
+        assert_eq!(Stage::of(left), stage);
+        assert_eq!(next_look(Some(left)).as_secs(), u64::try_from(look).unwrap());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_metric_counts_down_and_is_absent_where_a_credential_does_not_end() {
+        let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let life = Life::new(Clock::starting_at(start));
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(life.clone()));
+        let value = || {
+            let mut text = String::new();
+            encode(&mut text, &registry).unwrap();
+            text.lines()
+                .find_map(|line| line.strip_prefix("cloud_config_token_expiry_seconds "))
+                .map(str::to_owned)
+        };
+        assert_eq!(value(), None);
+        life.set(Expiry::At(start + SignedDuration::from_hours(1)));
+        assert_eq!(value().as_deref(), Some("3600"));
+        tokio::time::sleep(Duration::from_secs(4000)).await;
+        assert_eq!(value().as_deref(), Some("-400"));
+        life.set(Expiry::Never);
+        assert_eq!(value(), None);
+    }
+
+    #[test]
+    fn an_event_says_when_it_ends_and_what_to_do() {
+        let end = "2026-02-01T00:00:00Z".parse().unwrap();
+        let told = event(Stage::Week, "/etc/cloud-config", end, SignedDuration::from_hours(7 * 24));
+        assert_eq!(told.reason, "CredentialExpires");
+        let begins = "the credential of cloud-config /etc/cloud-config ends at 2026-02-01T00:00:00Z, in 7 days: make a new";
+        assert!(told.message.starts_with(begins), "{}", told.message);
+        for (hours, left) in
+            [(24, "in 1 day:"), (47, "in 1 day:"), (48, "in 2 days:"), (1, "in 1 hour:"), (0, "in 0 hours:")]
+        {
+            let told = event(Stage::Day, "f", end, SignedDuration::from_hours(hours)).message;
+            assert!(told.contains(left), "{told}");
+        }
+        assert_eq!(event(Stage::Over, "f", end, SignedDuration::ZERO).reason, "CredentialExpired");
+    }
+}

@@ -165,6 +165,11 @@ impl CloudConfig {
         self.source.expose_secret()
     }
 
+    /// The token, where it is in the file itself.
+    pub fn token(&self) -> Option<&str> {
+        self.config.auth_info.token.as_ref().map(|token| token.expose_secret())
+    }
+
     /// Whether it is a copy of its source, with a newer token.
     pub fn is_copy(&self) -> bool {
         self.is_copy

@@ -184,7 +184,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::credential::Life;
+    use credential_rotation::life::Life;
 
     fn text(registry: &Registry) -> Vec<String> {
         let mut text = String::new();

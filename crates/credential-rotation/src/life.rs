@@ -20,6 +20,8 @@ use prometheus_client::{
 };
 use tokio::{sync::watch, time::timeout};
 
+use crate::token::Claims;
+
 /// The longest time between two looks at the clock: it may be set, and a Rancher may lengthen the life of a token.
 const LOOK_AGAIN: Duration = Duration::from_secs(3600);
 /// The name that users asked for.
@@ -88,6 +90,13 @@ impl Collector for Life {
     }
 }
 
+/// Whether a token is left to whoever renews it: that happens at two thirds of its life, and nobody need know of an end
+/// that does not come. From three quarters on, something is wrong.
+fn is_renewed_in_time(claims: Option<&Claims>, remaining: SignedDuration) -> bool {
+    let life = claims.filter(|claims| claims.is_made_to_rotate()).and_then(Claims::life);
+    life.is_some_and(|(life, _)| remaining > life / 4)
+}
+
 /// The Event of a stage; `end` is that of the credential of `file`.
 fn event(stage: Stage, file: &str, end: Timestamp, remaining: SignedDuration) -> PendingEvent {
     let renew = "make a new one and replace the file; no restart is needed where the file changes inside the container \
@@ -104,12 +113,13 @@ fn event(stage: Stage, file: &str, end: Timestamp, remaining: SignedDuration) ->
 }
 
 /// Follows the kubeconfig in use: its end goes to `life`, each stage on the way there and each file that cannot be used
-/// is told once.
+/// is told once. `rotates`: the part that leads renews its token.
 pub async fn follow(
     mut followed: watch::Receiver<Followed>,
     options: cloud_config::Options,
     clock: Clock,
     life: Life,
+    rotates: bool,
     tell: impl Fn(&PendingEvent),
 ) {
     let (mut told, mut told_fault) = (None, None);
@@ -126,6 +136,7 @@ pub async fn follow(
         let remaining = expiry.remaining(clock.now());
         if let (Expiry::At(end), Some(left)) = (expiry, remaining)
             && let Some(stage) = Stage::of(left)
+            && !(rotates && is_renewed_in_time(config.token().and_then(Claims::of).as_ref(), left))
         {
             let is_news = told.is_none_or(|(of, before)| of != end || stage > before);
             if is_news {
@@ -191,6 +202,23 @@ mod tests {
         assert_eq!(value().as_deref(), Some("-400"));
         life.set(Expiry::Never);
         assert_eq!(value(), None);
+    }
+
+    #[rstest]
+    #[case::before_it_is_due("demo-credentials", 11 * DAY, true)]
+    #[case::while_it_is_renewed("demo-credentials", 9 * DAY, true)]
+    #[case::nobody_renewed_it("demo-credentials", 7 * DAY, false)]
+    #[case::not_made_to_rotate("other", 11 * DAY, false)]
+    fn a_token_that_rotates_is_told_only_when_that_did_not_happen(
+        #[case] bound: &str,
+        #[case] left: i64,
+        #[case] expected: bool,
+    ) {
+        let issued = Timestamp::UNIX_EPOCH;
+        let (ends, bound_to) = (Some(issued + SignedDuration::from_secs(30 * DAY)), Some(bound.to_owned()));
+        let claims = Claims { namespace: "vms".into(), account: "demo".into(), issued, ends, bound_to };
+        assert_eq!(is_renewed_in_time(Some(&claims), SignedDuration::from_secs(left)), expected);
+        assert!(!is_renewed_in_time(None, SignedDuration::from_secs(left)));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use cloud_config::{CloudConfig, Followed, places, proxy::Environment};
+use cloud_config::{CloudConfig, Connection, Followed, Options, places, proxy::Environment};
 use controller_kit::{PendingEvent, error_message};
 use http::{Method, Request, header::DATE};
 use jiff::{Timestamp, fmt::rfc2822::DateTimeParser};
@@ -77,6 +77,24 @@ pub struct Rotation {
     pub tell: Arc<Tell>,
     /// Opens a connection by which a new token is tried.
     pub connect: Arc<Connect>,
+}
+
+impl Rotation {
+    /// A new token is tried over a connection like that one: at its server, under the name that `options` give.
+    pub fn new(
+        followed: watch::Receiver<Followed>,
+        secret: SecretName,
+        options: Options,
+        clock: Clock,
+        metrics: RotationMetrics,
+        tell: Arc<Tell>,
+    ) -> Self {
+        let connect = move |config: &CloudConfig| {
+            let opened = Connection::open(config, &options).map_err(|error| error.to_string())?;
+            Ok(opened.client())
+        };
+        Self { followed, secret, clock, metrics, tell, connect: Arc::new(connect) }
+    }
 }
 
 /// Why a try came to nothing.
@@ -156,8 +174,11 @@ impl Rotation {
         let SecretName { namespace, name } = &self.secret;
         let secrets: Api<Secret> = Api::namespaced(clusters.guest.clone(), namespace);
         // of the version that was read: a token of another leader, or what a person put there, stays
-        let written = secrets.replace(name, &PostParams::default(), &secret).await;
-        written.map_err(|error| self.secret_fault("write", &error))?;
+        match secrets.replace(name, &PostParams::default(), &secret).await {
+            // the token that was not written ends by itself
+            Err(kube::Error::Api(status)) if status.code == 409 => return Ok(Looked::Wait(FIRST_RETRY)),
+            written => written.map_err(|error| self.secret_fault("write", &error))?,
+        };
         self.metrics.rotated(self.clock.now());
         let Ask { namespace, account, .. } = &ask;
         let ends = claims.ends.unwrap_or_default();

@@ -9,8 +9,8 @@ use kube::{
     Config,
     config::{AuthInfo, Cluster, Kubeconfig},
 };
-use secrecy::{ExposeSecret as _, SecretString};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::{
     error::{Error, one_line},

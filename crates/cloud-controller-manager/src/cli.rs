@@ -26,13 +26,8 @@ use program::{
 pub use self::flags::FLAGS;
 use self::options::Options;
 use crate::{
-    AddressRules, Parts, Settings,
-    answers::Answers,
-    load_balancers::ServiceSettings,
-    metrics::RestClient,
-    notices::Notices,
-    run,
-    run::ElectionSettings,
+    AddressRules, Parts, Settings, answers::Answers, load_balancers::ServiceSettings, metrics::RestClient,
+    notices::Notices, run, run::ElectionSettings,
 };
 
 /// Name in usage texts, User-Agent and managedFields.
@@ -146,7 +141,8 @@ async fn serve(options: Options, process: Process) -> Result<(), Fatal> {
         serving::http(&tasks, address, http::metrics(Arc::clone(&metrics))).map_err(Fatal::Serving)?;
     }
     notices.write_to(&tasks, guest.clone(), clock, OwnPod::of_process(options.pod_token_file.as_deref()));
-    let (asking, rotates, teller) = (options.requests.clone(), options.rotated_secret.is_some(), notices.clone());
+    let (asking, rotates, teller) =
+        (options.requests.clone(), options.rotated_secret.is_some(), notices.clone());
     let followed = connection.followed();
     tasks.spawn_until_stop(async move {
         life::follow(followed, asking, clock, life, rotates, |event| teller.tell(event)).await;

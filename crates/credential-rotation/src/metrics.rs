@@ -17,7 +17,11 @@ pub struct RotationMetrics {
 impl RotationMetrics {
     pub fn register(&self, registry: &mut Registry) {
         let Self { rotations, failures, last } = self.clone();
-        registry.register("cloud_config_rotations", "Tokens that this process put in the place of older ones", rotations);
+        registry.register(
+            "cloud_config_rotations",
+            "Tokens that this process put in the place of older ones",
+            rotations,
+        );
         registry.register("cloud_config_rotation_failures", "Tries to renew the token that failed", failures);
         registry.register(
             "cloud_config_last_rotation_timestamp_seconds",

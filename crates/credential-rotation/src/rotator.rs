@@ -43,7 +43,8 @@ impl SecretName {
     /// What is wrong with the text, in one sentence.
     pub fn read(text: &str) -> Result<Self, String> {
         let parts = text.split_once('/');
-        let parts = parts.filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty() && !name.contains('/'));
+        let parts = parts
+            .filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty() && !name.contains('/'));
         let (namespace, name) = parts.ok_or_else(|| format!("{text:?} is not of the form NAMESPACE/NAME"))?;
         Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
     }
@@ -184,7 +185,10 @@ impl Rotation {
         let ends = claims.ends.unwrap_or_default();
         (self.tell)(&PendingEvent::normal(
             "CredentialRotated",
-            format!("Secret {} has a new token of {namespace}/{account}, which ends at {ends:.0}", self.secret),
+            format!(
+                "Secret {} has a new token of {namespace}/{account}, which ends at {ends:.0}",
+                self.secret
+            ),
         ));
         // by its own length, whatever the clocks say
         let (life, _) = claims.life().unwrap_or_default();
@@ -221,7 +225,8 @@ impl Rotation {
         let Ask { namespace, account, life, ends } = ask;
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
         let question = token::request(account, *life).to_string().into_bytes();
-        let request = Request::builder().method(Method::POST).uri(path).header("Content-Type", "application/json");
+        let request =
+            Request::builder().method(Method::POST).uri(path).header("Content-Type", "application/json");
         let request = request.body(question).map_err(|error| format!("ask for a token: {error}"))?;
         let answer: Value = clusters.harvester.request(request).await.map_err(|error| {
             let anew = format!("make a new cloud-config: cloud-config generate --rotate {account} {namespace}");
@@ -241,8 +246,10 @@ impl Rotation {
         })?;
         let new = answer["status"]["token"].as_str().unwrap_or_default();
         let claims = Claims::of(new).filter(|claims| claims.life().is_some());
-        let claims = claims.ok_or_else(|| "Harvester answers with a token that does not say when it ends".to_owned())?;
-        let old = token::of_kubeconfig(source, None).ok_or_else(|| "the cloud-config has no token".to_owned())?;
+        let claims = claims
+            .ok_or_else(|| "Harvester answers with a token that does not say when it ends".to_owned())?;
+        let old =
+            token::of_kubeconfig(source, None).ok_or_else(|| "the cloud-config has no token".to_owned())?;
         let fresh = source.replace(&old, new);
         let config = CloudConfig::parse(&fresh, "with the new token", &Environment::of_process());
         let client = config.map_err(|error| error.to_string()).and_then(|config| (self.connect)(&config))?;

@@ -117,7 +117,8 @@ async fn look(
         config.map_err(|error| fault(error.to_string()))
     };
     let config = parse(text)?;
-    let token = token::of_kubeconfig(text, Some(&config.context)).ok_or_else(|| fault(format!("{name} holds no token")))?;
+    let token = token::of_kubeconfig(text, Some(&config.context))
+        .ok_or_else(|| fault(format!("{name} holds no token")))?;
     let claims = Claims::of(&token).ok_or_else(|| {
         fault(format!("the token of {name} is of no service account of Harvester: only these are renewed"))
     })?;

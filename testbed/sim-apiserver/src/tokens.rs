@@ -99,7 +99,8 @@ pub(crate) fn fill(server: &ApiServer, secret: &Stored) -> Option<impl FnOnce(&m
         return None;
     }
     let uid = found.uid().to_owned();
-    let token = server.issue_token(&namespace, &account, Some((String::new(), secret.uid().to_owned())), None);
+    let token =
+        server.issue_token(&namespace, &account, Some((String::new(), secret.uid().to_owned())), None);
     let ca = STANDARD.encode(server.ca_pem());
     Some(move |secret: &mut Value| {
         secret["metadata"]["annotations"]["kubernetes.io/service-account.uid"] = uid.into();

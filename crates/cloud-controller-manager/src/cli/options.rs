@@ -8,8 +8,8 @@ use std::{
 };
 
 use cloud_config::{Places, RequestLimit};
-use credential_rotation::SecretName;
 use cloud_provider::Duties;
+use credential_rotation::SecretName;
 use guest_vms::TopologyLabels;
 use ipnet::IpNet;
 

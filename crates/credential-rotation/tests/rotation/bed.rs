@@ -84,7 +84,9 @@ impl<'a> Bed<'a> {
             .await;
         cluster
             .guest
-            .apply(&format!("{{apiVersion: v1, kind: Secret, metadata: {{name: {SECRET}, namespace: kube-system}}}}"))
+            .apply(&format!(
+                "{{apiVersion: v1, kind: Secret, metadata: {{name: {SECRET}, namespace: kube-system}}}}"
+            ))
             .await;
         let token = bounded(cluster, seconds, Some("blue")).await;
         let source = kubeconfig(&token);

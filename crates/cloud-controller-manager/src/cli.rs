@@ -142,7 +142,7 @@ async fn serve(options: Options, process: Process) -> Result<(), Fatal> {
     }
     notices.write_to(&tasks, guest.clone(), clock, OwnPod::of_process(options.pod_token_file.as_deref()));
     let (asking, rotates, teller) =
-        (options.requests.clone(), options.rotated_secret.is_some(), notices.clone());
+        (options.requests.clone(), options.cloud_config.rotated.is_some(), notices.clone());
     let followed = connection.followed();
     tasks.spawn_until_stop(async move {
         life::follow(followed, asking, clock, life, rotates, |event| teller.tell(event)).await;

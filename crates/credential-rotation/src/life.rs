@@ -26,6 +26,8 @@ use crate::token::Claims;
 const LOOK_AGAIN: Duration = Duration::from_secs(3600);
 /// The name that users asked for.
 const METRIC: &str = "cloud_config_token_expiry_seconds";
+/// By this no alert comes for an end that does not come.
+const ROTATES: &str = "cloud_config_token_rotates";
 
 /// How near the end is; the later ones are more urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,29 +64,50 @@ fn next_look(remaining: Option<SignedDuration>) -> Duration {
 /// not end or nobody knows.
 #[derive(Clone, Debug)]
 pub struct Life {
-    end: Arc<Mutex<Option<Timestamp>>>,
+    now: Arc<Mutex<Known>>,
     clock: Clock,
+}
+
+/// What is known of the credential in use.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    end: Option<Timestamp>,
+    /// What it says of itself, where the leader renews it.
+    rotates: Option<Claims>,
 }
 
 impl Life {
     pub fn new(clock: Clock) -> Self {
-        Self { end: Arc::default(), clock }
+        Self { now: Arc::default(), clock }
     }
 
     pub fn set(&self, expiry: Expiry) {
+        self.set_with(expiry, None);
+    }
+
+    fn set_with(&self, expiry: Expiry, rotates: Option<Claims>) {
         let end = match expiry {
             Expiry::At(end) => Some(end),
             Expiry::Never | Expiry::Unknown => None,
         };
-        *self.end.lock().expect("no panic while the end is written") = end;
+        *self.now.lock().expect("no panic while the end is written") = Known { end, rotates };
     }
 }
 
 impl Collector for Life {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let end = *self.end.lock().expect("no panic while the end is written");
+        let Known { end, rotates } = self.now.lock().expect("no panic while the end is written").clone();
         let Some(end) = end else { return Ok(()) };
-        let left = end.duration_since(self.clock.now()).as_secs();
+        let left = end.duration_since(self.clock.now());
+        let renewed = i64::from(is_renewed_in_time(rotates.as_ref(), left));
+        let left = left.as_secs();
+        let help = "1 while the credential of the cloud-config is left to its renewal";
+        ConstGauge::new(renewed).encode(encoder.encode_descriptor(
+            ROTATES,
+            help,
+            None,
+            MetricType::Gauge,
+        )?)?;
         let help = "Seconds until the credential of the cloud-config ends";
         ConstGauge::new(left).encode(encoder.encode_descriptor(METRIC, help, None, MetricType::Gauge)?)
     }
@@ -132,11 +155,12 @@ pub async fn follow(
             told_fault = fault;
         }
         let expiry = expiry::of(&config, &options).await;
-        life.set(expiry);
+        let rotating = config.token().filter(|_| rotates).and_then(Claims::of);
+        life.set_with(expiry, rotating.clone());
         let remaining = expiry.remaining(clock.now());
         if let (Expiry::At(end), Some(left)) = (expiry, remaining)
             && let Some(stage) = Stage::of(left)
-            && !(rotates && is_renewed_in_time(config.token().and_then(Claims::of).as_ref(), left))
+            && !is_renewed_in_time(rotating.as_ref(), left)
         {
             let is_news = told.is_none_or(|(of, before)| of != end || stage > before);
             if is_news {
@@ -202,6 +226,30 @@ mod tests {
         assert_eq!(value().as_deref(), Some("-400"));
         life.set(Expiry::Never);
         assert_eq!(value(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_that_is_renewed_is_known_as_such_until_that_is_late() {
+        let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let life = Life::new(Clock::starting_at(start));
+        let ends = start + SignedDuration::from_hours(4);
+        let (namespace, account, bound_to) = ("vms".into(), "demo".into(), Some("demo-credentials".into()));
+        let claims = Claims { namespace, account, issued: start, ends: Some(ends), bound_to };
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(life.clone()));
+        let value = || {
+            let mut text = String::new();
+            encode(&mut text, &registry).unwrap();
+            let found = text.lines().find_map(|line| line.strip_prefix("cloud_config_token_rotates "));
+            found.map(str::to_owned)
+        };
+        life.set_with(Expiry::At(ends), Some(claims));
+        tokio::time::sleep(Duration::from_secs(3 * 3600 - 60)).await;
+        assert_eq!(value().as_deref(), Some("1"));
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        assert_eq!(value().as_deref(), Some("0"));
+        life.set(Expiry::At(ends));
+        assert_eq!(value().as_deref(), Some("0"));
     }
 
     #[rstest]

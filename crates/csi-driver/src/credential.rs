@@ -29,6 +29,8 @@ pub struct Credential {
     pub way: watch::Receiver<Option<Way>>,
     /// Where the leader keeps a copy with a newer token.
     pub secret: Option<SecretName>,
+    /// There may be such a copy.
+    pub rotates: bool,
     pub options: Options,
     pub clock: Clock,
     pub life: Life,
@@ -51,8 +53,8 @@ impl Credential {
 
     async fn follow(mut self, tell: impl Fn(&controller_kit::PendingEvent)) {
         let Some(way) = self.way().await else { return };
-        let Self { secret, options, clock, life, .. } = self;
-        life::follow(way.followed, options, clock, life, secret.is_some(), tell).await;
+        let Self { rotates, options, clock, life, .. } = self;
+        life::follow(way.followed, options, clock, life, rotates, tell).await;
     }
 
     async fn rotate(mut self, guest: Client, leadership: &Leadership) {

@@ -143,6 +143,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
     let credential = Credential {
         way: known,
         secret: settings.rotated_secret,
+        rotates: settings.rotated.is_some(),
         options: options.clone(),
         clock: parts.clock,
         life,

@@ -19,7 +19,7 @@ test_cluster::component_tests! {
     /// Roles of the Go programs do not let the leader write the Secret: that is said, and nothing else.
     #[each_role]
     async fn a_token_that_is_due_is_renewed_and_put_into_the_secret(cluster: TestCluster) {
-        let bed = Bed::new(&cluster, 600).await;
+        let bed = Bed::bare(&cluster, 600).await;
         let running = bed.start(DUE);
         bed.until("it is told", async || !bed.told().is_empty()).await;
         if cluster.rights() == Rights::Existing {

@@ -21,6 +21,21 @@ use tokio::sync::watch;
 
 use super::harness::{Ccm, interposed, until};
 
+/// The Secret and the role of the chart; roles of the Go programs have nothing of the kind.
+const GUEST: &str = "
+{apiVersion: v1, kind: Secret, metadata: {name: harvester-cloud-provider-rotated, namespace: kube-system}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: rotates, namespace: kube-system}
+rules: [{apiGroups: [''], resources: [secrets], resourceNames: [harvester-cloud-provider-rotated], verbs: [get, update]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: rotates, namespace: kube-system}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: rotates}
+subjects: [{kind: ServiceAccount, name: harvester-cloud-controller-manager, namespace: kube-system}]
+";
 const SECRET: &str = "kube-system/harvester-cloud-provider-rotated";
 
 /// A kubeconfig whose token was made to rotate, and the rights for that.
@@ -45,8 +60,7 @@ subjects: [{{kind: ServiceAccount, name: {name}, namespace: {namespace}}}]
 "
     );
     cluster.harvester.apply(&objects).await;
-    let secret = "{apiVersion: v1, kind: Secret, metadata: {name: harvester-cloud-provider-rotated, namespace: kube-system}}";
-    cluster.guest.apply(secret).await;
+    cluster.guest.apply(GUEST).await;
     let question = token::request(&name, SignedDuration::from_mins(10)).to_string().into_bytes();
     let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
     let request = Request::post(path).header("Content-Type", "application/json").body(question).unwrap();

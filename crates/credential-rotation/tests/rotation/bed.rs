@@ -23,6 +23,19 @@ use tokio::{sync::watch, task::JoinHandle, time::sleep};
 /// After two thirds of ten minutes.
 pub(crate) const DUE: SignedDuration = SignedDuration::from_secs(450);
 const SECRET: &str = "harvester-cloud-provider-rotated";
+/// The roles of the Go programs have nothing of the kind.
+const ROLE: &str = "
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: rotates, namespace: kube-system}
+rules: [{apiGroups: [''], resources: [secrets], resourceNames: [harvester-cloud-provider-rotated], verbs: [get, update]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: rotates, namespace: kube-system}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: rotates}
+subjects: [{kind: ServiceAccount, name: harvester-cloud-controller-manager, namespace: kube-system}]
+";
 
 pub(crate) struct Bed<'a> {
     cluster: &'a TestCluster,
@@ -69,8 +82,14 @@ pub(crate) async fn put(driver: &Client, copy: Option<&str>) {
 }
 
 impl<'a> Bed<'a> {
-    /// With a token in the cloud-config that lasts so many seconds.
+    /// With a token in the cloud-config that lasts so many seconds, and the chart's role for the Secret.
     pub(crate) async fn new(cluster: &'a TestCluster, seconds: i64) -> Self {
+        cluster.guest.apply(ROLE).await;
+        Self::bare(cluster, seconds).await
+    }
+
+    /// With the roles of the test alone.
+    pub(crate) async fn bare(cluster: &'a TestCluster, seconds: i64) -> Self {
         let (namespace, name) = account(cluster);
         let anchor = token::anchor_name(&name);
         cluster

@@ -153,7 +153,7 @@ impl Connection {
 
     /// Returns the files of the new kubeconfig, where it is used.
     fn take_over(&self, found: Result<PathBuf, Error>, places: &Places) -> Option<Fingerprint> {
-        let read = found.and_then(|file| places.read_at(file));
+        let read = found.and_then(|file| places.read_at(&file));
         if let Ok(config) = &read
             && places.rotated.is_some()
             && self.followed.borrow().config.outlives(config)

@@ -6,7 +6,10 @@
 //! ```
 //! The digest is in the copy, so that both change at once: two files of a mounted Secret can be read around a swap.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use sha2::{Digest as _, Sha256};
 
@@ -54,13 +57,13 @@ impl Places {
     /// # Errors
     /// Where the source is not there or of no use; a copy that is of no use is as none.
     pub fn read(&self) -> Result<CloudConfig, Error> {
-        self.read_at(find(self.given.as_deref())?)
+        self.read_at(&find(self.given.as_deref())?)
     }
 
-    pub(crate) fn read_at(&self, file: PathBuf) -> Result<CloudConfig, Error> {
+    pub(crate) fn read_at(&self, file: &Path) -> Result<CloudConfig, Error> {
         // before it is read: what changes meanwhile counts as changed
         let seen = Fingerprint::of(self.copy().as_deref());
-        let mut config = CloudConfig::read(&file)?;
+        let mut config = CloudConfig::read(file)?;
         if let Some(copy) = self.copy_of(&config) {
             // it names the same files
             config = CloudConfig { seen: config.seen, source: config.source, is_copy: true, ..copy };

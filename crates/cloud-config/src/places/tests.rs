@@ -1,4 +1,4 @@
-use std::{fs, os::unix::fs::symlink, path::Path, time::Duration};
+use std::{fs, os::unix::fs::symlink, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use tokio::time::sleep;

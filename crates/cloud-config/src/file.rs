@@ -10,7 +10,7 @@ use kube::{
     config::{AuthInfo, Cluster, Kubeconfig},
 };
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::{ExposeSecret, SecretString};
 
 use crate::{
     error::{Error, one_line},
@@ -167,7 +167,7 @@ impl CloudConfig {
 
     /// The token, where it is in the file itself.
     pub fn token(&self) -> Option<&str> {
-        self.config.auth_info.token.as_ref().map(|token| token.expose_secret())
+        self.config.auth_info.token.as_ref().map(ExposeSecret::expose_secret)
     }
 
     /// Whether it is a copy of its source, with a newer token.

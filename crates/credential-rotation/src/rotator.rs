@@ -158,13 +158,11 @@ impl Rotation {
     }
 
     async fn look(&self, clusters: &Clusters, source: &str) -> Result<Looked, Failure> {
-        let now = self.clock.now();
         // nothing is asked of either cluster for a credential that is not ours to renew
-        let decision = match decide(source, None, now) {
-            Decision::Nothing => return Ok(Looked::Idle),
-            _ => self.decide_by_secret(clusters, source).await?,
-        };
-        let (ask, mut secret) = match decision {
+        if decide(source, None, self.clock.now()) == Decision::Nothing {
+            return Ok(Looked::Idle);
+        }
+        let (ask, mut secret) = match self.decide_by_secret(clusters, source).await? {
             (Decision::Nothing, ..) => return Ok(Looked::Idle),
             (Decision::DueAt(due), _, now) => return Ok(Looked::Wait(until(due, now))),
             (Decision::Ask(ask), secret, _) => (ask, secret),

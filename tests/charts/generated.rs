@@ -12,7 +12,7 @@ const HEAD: &str =
     "{{- /* Made from deploy/rbac/ours.yaml by `UPDATE_CHARTS=1 cargo test --test charts`. */}}\n";
 
 /// Which roles of `deploy/rbac/ours.yaml` a chart has: their kind and name there, and their name in the chart.
-const ROLES: [(&str, &str, &str, &str); 8] = [
+const ROLES: [(&str, &str, &str, &str); 10] = [
     (
         "harvester-cloud-provider",
         "ClusterRole",
@@ -20,8 +20,15 @@ const ROLES: [(&str, &str, &str, &str); 8] = [
         "harvester-cloud-provider",
     ),
     ("harvester-cloud-provider", "Role", "harvester-cloud-controller-manager", "harvester-cloud-provider"),
+    (
+        "harvester-cloud-provider",
+        "Role",
+        "harvester-cloud-controller-manager-credential",
+        "harvester-cloud-provider-credential",
+    ),
     ("harvester-csi-driver", "ClusterRole", "harvester-csi-driver", "harvester-csi-driver"),
     ("harvester-csi-driver", "Role", "harvester-csi-driver", "harvester-csi-driver"),
+    ("harvester-csi-driver", "Role", "harvester-csi-driver-credential", "harvester-csi-driver-credential"),
     ("harvester-load-balancer", "ClusterRole", "harvester-load-balancer", "harvester-load-balancer"),
     ("harvester-load-balancer", "Role", "harvester-load-balancer", "harvester-load-balancer"),
     (

@@ -71,7 +71,10 @@ fn a_secret_takes_the_place_of_every_folder_of_the_node() {
     let (_, pod) = pods(&ccm).find(|(name, _)| *name == "harvester-cloud-provider").unwrap();
     let wanted =
         json!({"secretName": "own", "defaultMode": 288, "items": [{"key": "key", "path": "cloud-config"}]});
-    assert_eq!(pod["volumes"], json!([{"name": "cloud-config", "secret": wanted}]));
+    let rotated =
+        json!({"secretName": "harvester-cloud-provider-rotated", "optional": true, "defaultMode": 288});
+    let volumes = json!([{"name": "cloud-config", "secret": wanted}, {"name": "rotated-cloud-config", "secret": rotated}]);
+    assert_eq!(pod["volumes"], volumes);
     let csi = render(&helm, "harvester-csi-driver", &options);
     for (workload, pod) in pods(&csi) {
         let config = array(pod, "/volumes").iter().find(|volume| volume["name"] == "cloud-config").unwrap();
@@ -81,6 +84,46 @@ fn a_secret_takes_the_place_of_every_folder_of_the_node() {
             "{workload}"
         );
         assert!(array(pod, "/volumes").iter().all(|volume| volume["name"] != "etc-kubernetes"), "{workload}");
+    }
+}
+
+/// The Secret is empty, stays, and is written by who leads and by no node.
+#[test]
+fn a_chart_makes_the_secret_of_the_rotated_token_empty_and_keeps_it() {
+    let Some(helm) = helm() else { return };
+    let charts = [
+        ("harvester-cloud-provider", "harvester-cloud-provider", "harvester-cloud-provider"),
+        ("harvester-csi-driver", "harvester-csi-driver-controllers", "harvester-csi-driver-controllers"),
+    ];
+    for (chart, writer, account) in charts {
+        let (name, place) = (format!("{chart}-rotated"), format!("kube-system/{chart}-rotated"));
+        let objects = render(&helm, chart, &[]);
+        let secret = super::object(&objects, "Secret", &name);
+        assert_eq!(secret["metadata"]["annotations"]["helm.sh/resource-policy"], "keep", "{chart}");
+        assert_eq!((secret.get("data"), secret.get("stringData")), (None, None), "{chart}");
+        let rules = &super::object(&objects, "Role", &format!("{chart}-credential"))["rules"];
+        assert_eq!(rules[0]["resourceNames"], json!([name]), "{chart}");
+        let binding = super::object(&objects, "RoleBinding", &format!("{chart}-credential"));
+        assert_eq!(
+            binding["subjects"],
+            json!([{"kind": "ServiceAccount", "namespace": "kube-system", "name": account}])
+        );
+        let flag = format!("--rotated-credential-secret={place}");
+        for (workload, pod) in pods(&objects).filter(|(name, _)| *name != "kube-vip") {
+            let of_ours = array(pod, "/containers").iter().filter(|one| !text(one, "/command/0").is_empty());
+            for container in of_ours {
+                let args = super::args(container);
+                assert_eq!(args.contains(&flag.as_str()), workload == writer, "{workload}: {args:?}");
+                let folder = args.iter().find_map(|arg| arg.strip_prefix("--rotated-cloud-config=")).unwrap();
+                let mounts = array(container, "/volumeMounts");
+                let mount = mounts.iter().find(|mount| mount["mountPath"] == folder).unwrap();
+                assert_eq!(mount["readOnly"], true, "{workload}");
+                let volume = array(pod, "/volumes").iter().find(|one| one["name"] == mount["name"]).unwrap();
+                assert_eq!(text(volume, "/secret/secretName"), name, "{workload}");
+            }
+        }
+        let off = serde_json::to_string(&render(&helm, chart, &["cloudConfig.rotate=false"])).unwrap();
+        assert!(!off.contains("rotated"), "{chart}: it can be switched off");
     }
 }
 

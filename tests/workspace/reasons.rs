@@ -6,7 +6,8 @@ use std::{collections::BTreeSet, fs};
 use super::{names::literals, product, root};
 
 /// The crates that publish Events and write conditions.
-const CRATES: &[&str] = &["load-balancer", "cloud-controller-manager", "cloud-provider", "guest-vms"];
+const CRATES: &[&str] =
+    &["load-balancer", "cloud-controller-manager", "cloud-provider", "credential-rotation", "guest-vms"];
 
 /// Words of Kubernetes and KubeVirt in the same spelling.
 const NO_REASONS: &[&str] = &[
@@ -20,6 +21,7 @@ const NO_REASONS: &[&str] = &[
     "RerunOnFailure",
     "SingleStack",
     "ToBeDeletedByClusterAutoscaler",
+    "TokenRequest",
     "VirtualMachine",
     "VirtualMachineInstance",
     "VirtualMachineInstances",

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tower::BoxError;
 
 use crate::{
-    Answered, CloudConfig, Observer, RequestLimit, connector,
+    Answered, CloudConfig, Observer, Places, RequestLimit, connector,
     error::{Error, one_line},
     file::{find, without_user},
     fingerprint::Fingerprint,
@@ -132,25 +132,40 @@ impl Connection {
         self.followed.subscribe()
     }
 
-    /// Follows the file that `given` means until `stop`: looks every two seconds for it and for the files that it refers
-    /// to, reads it when one changed, and takes over what is good. A bad file is named once in the log and changes nothing.
-    pub async fn follow(self, given: Option<PathBuf>, stop: CancellationToken) {
+    /// Follows the kubeconfig at `places` until `stop`: looks every two seconds for it, for its copy, and for the files that
+    /// it refers to, reads it when one changed, and takes over what is good. A bad file is named once in the log and changes
+    /// nothing.
+    pub async fn follow(self, places: impl Into<Places>, stop: CancellationToken) {
+        let places = places.into();
         let mut known = self.followed.borrow().config.seen.clone();
         while stop.run_until_cancelled(tokio::time::sleep(RELOAD_PERIOD)).await.is_some() {
-            let found = find(given.as_deref());
+            let found = find(places.given.as_deref());
             let references = self.followed.borrow().config.references.clone();
-            let files = found.as_ref().ok().into_iter().chain(&references);
+            let copy = places.copy();
+            let files = found.as_ref().ok().into_iter().chain(&references).chain(&copy);
             let seen = Fingerprint::of(files.map(|file| &**file));
             if seen != known {
                 // a kubeconfig that was read may refer to other files
-                known = self.take_over(found).unwrap_or(seen);
+                known = self.take_over(found, &places).unwrap_or(seen);
             }
         }
     }
 
     /// Returns the files of the new kubeconfig, where it is used.
-    fn take_over(&self, found: Result<PathBuf, Error>) -> Option<Fingerprint> {
-        let read = found.and_then(|file| CloudConfig::read(&file));
+    fn take_over(&self, found: Result<PathBuf, Error>, places: &Places) -> Option<Fingerprint> {
+        let read = found.and_then(|file| places.read_at(&file));
+        if let Ok(config) = &read
+            && places.rotated.is_some()
+            && self.followed.borrow().config.outlives(config)
+        {
+            tracing::warn!(
+                file = config.file,
+                "the Secret of the rotated token was emptied: the newer token in use stays until the cloud-config changes"
+            );
+            let seen = config.seen.clone();
+            self.followed.send_modify(|followed| followed.fault = None);
+            return Some(seen);
+        }
         match read.and_then(|config| self.replace(&config).map(|moved| (config, moved))) {
             Ok((config, moved)) => {
                 tracing::info!(

@@ -69,8 +69,20 @@ pub fn of_authorities(config: &CloudConfig) -> Vec<Expiry> {
     certificates.map(|der| not_after(der).map_or(Expiry::Unknown, Expiry::At)).collect()
 }
 
+impl CloudConfig {
+    /// Whether this copy is of the same source as `other`, which is the source itself and ends earlier.
+    pub(crate) fn outlives(&self, other: &Self) -> bool {
+        let end = |config: &Self| match of_user(&config.config.auth_info) {
+            Some(Expiry::At(end)) => Some(end),
+            _ => None,
+        };
+        let is_later = || end(self).zip(end(other)).is_some_and(|(own, theirs)| own > theirs);
+        self.is_copy && !other.is_copy && self.source() == other.source() && is_later()
+    }
+}
+
 /// What the credential itself tells.
-fn of_user(user: &AuthInfo) -> Option<Expiry> {
+pub(crate) fn of_user(user: &AuthInfo) -> Option<Expiry> {
     if let Some(token) = &user.token {
         return of_jwt(token.expose_secret());
     }

@@ -10,6 +10,7 @@ use kube::{
     config::{AuthInfo, Cluster, Kubeconfig},
 };
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+use secrecy::{ExposeSecret, SecretString};
 
 use crate::{
     error::{Error, one_line},
@@ -85,6 +86,10 @@ pub struct CloudConfig {
     pub(crate) references: Vec<PathBuf>,
     /// The files as they were when it was read.
     pub(crate) seen: Fingerprint,
+    /// The text of the source; empty where there was none.
+    pub(crate) source: SecretString,
+    /// It is a copy of the source, with a newer token.
+    pub(crate) is_copy: bool,
 }
 
 impl CloudConfig {
@@ -110,7 +115,8 @@ impl CloudConfig {
     pub fn parse(content: &str, file: &str, environment: &Environment) -> Result<Self, Error> {
         let kubeconfig = Kubeconfig::from_yaml(content)
             .map_err(|error| Error::Parse { file: file.to_owned(), reason: one_line(&error) })?;
-        Self::from_kubeconfig(kubeconfig, file, None, environment)
+        let config = Self::from_kubeconfig(kubeconfig, file, None, environment)?;
+        Ok(Self { source: SecretString::from(content), ..config })
     }
 
     /// `server` replaces the address that the file gives.
@@ -150,7 +156,23 @@ impl CloudConfig {
             Error::Field { file: file.clone(), context: context.clone(), what, reason }
         })?;
         config.default_namespace.clone_from(&namespace);
-        Ok(Self { file, context, namespace, config, references, seen: Fingerprint::default() })
+        let (seen, source) = (Fingerprint::default(), SecretString::default());
+        Ok(Self { file, context, namespace, config, references, seen, source, is_copy: false })
+    }
+
+    /// The text that somebody gave, from which a copy with a newer token is made. It holds the credential.
+    pub fn source(&self) -> &str {
+        self.source.expose_secret()
+    }
+
+    /// The token, where it is in the file itself.
+    pub fn token(&self) -> Option<&str> {
+        self.config.auth_info.token.as_ref().map(ExposeSecret::expose_secret)
+    }
+
+    /// Whether it is a copy of its source, with a newer token.
+    pub fn is_copy(&self) -> bool {
+        self.is_copy
     }
 
     /// The server's address, for messages: without a password.

@@ -9,7 +9,11 @@ mod topology_labels;
 
 use std::{ffi::OsString, net::SocketAddr, process::ExitCode, sync::Arc};
 
-use cloud_config::{CloudConfig, Connection, Local, Observer};
+use cloud_config::{Connection, Local, Observer};
+use credential_rotation::{
+    Rotation, RotationMetrics,
+    life::{self, Life},
+};
 use program::{
     Process,
     flags::{Reader, Table},
@@ -22,14 +26,8 @@ use program::{
 pub use self::flags::FLAGS;
 use self::options::Options;
 use crate::{
-    AddressRules, Parts, Settings,
-    answers::Answers,
-    credential::{self, Life},
-    load_balancers::ServiceSettings,
-    metrics::RestClient,
-    notices::Notices,
-    run,
-    run::ElectionSettings,
+    AddressRules, Parts, Settings, answers::Answers, load_balancers::ServiceSettings, metrics::RestClient,
+    notices::Notices, run, run::ElectionSettings,
 };
 
 /// Name in usage texts, User-Agent and managedFields.
@@ -104,8 +102,7 @@ async fn serve(options: Options, process: Process) -> Result<(), Fatal> {
     if options.provider != options::PROVIDER {
         return Err(Fatal::Provider(options.provider));
     }
-    let file = cloud_config::find(options.cloud_config.as_deref()).map_err(Fatal::CloudConfig)?;
-    let config = CloudConfig::read(&file).map_err(Fatal::CloudConfig)?;
+    let config = options.cloud_config.read().map_err(Fatal::CloudConfig)?;
     let Process { tasks, clock, health, metrics } = process;
     let (notices, requests) = (Notices::default(), RestClient::default());
     let observed = |of: &'static str, credential: String| {
@@ -123,11 +120,14 @@ async fn serve(options: Options, process: Process) -> Result<(), Fatal> {
     let guest = cloud_config::local(&from, &of_guest).map_err(Fatal::Local)?;
     tracing::info!(file = config.file, server = config.server(), namespace = config.namespace, "Harvester");
 
-    let life = Life::new(clock);
+    let (life, rotations) = (Life::new(clock), RotationMetrics::default());
     {
         let mut registry = metrics.lock().expect("no panic while registering");
         requests.register(&mut registry);
         registry.register_collector(Box::new(life.clone()));
+        if options.rotated_secret.is_some() {
+            rotations.register(&mut registry);
+        }
     }
     let at = &options.serving;
     if at.port != 0 {
@@ -141,10 +141,18 @@ async fn serve(options: Options, process: Process) -> Result<(), Fatal> {
         serving::http(&tasks, address, http::metrics(Arc::clone(&metrics))).map_err(Fatal::Serving)?;
     }
     notices.write_to(&tasks, guest.clone(), clock, OwnPod::of_process(options.pod_token_file.as_deref()));
-    let told =
-        credential::follow(connection.followed(), options.requests.clone(), clock, life, notices.clone());
-    tasks.spawn_until_stop(told);
-    let parts = Parts { health, metrics, notices, ..Parts::new(guest, connection.client(), clock) };
+    let (asking, rotates, teller) =
+        (options.requests.clone(), options.cloud_config.rotated.is_some(), notices.clone());
+    let followed = connection.followed();
+    tasks.spawn_until_stop(async move {
+        life::follow(followed, asking, clock, life, rotates, |event| teller.tell(event)).await;
+    });
+    let rotation = options.rotated_secret.clone().map(|secret| {
+        let (teller, asking) = (notices.clone(), options.requests.clone());
+        let tell = Arc::new(move |event: &_| teller.tell(event));
+        Rotation::new(connection.followed(), secret, asking, clock, rotations, tell)
+    });
+    let parts = Parts { health, metrics, notices, rotation, ..Parts::new(guest, connection.client(), clock) };
     let namespace = connection.namespace().to_owned();
     tasks.spawn(connection.follow(options.cloud_config.clone(), tasks.stop.clone()));
     Ok(run(parts, settings(options, namespace), &tasks).await?)

@@ -18,8 +18,8 @@
 //! * `announced`: the addresses that Services announce, which no Node has.
 //! * `networks`: the interface of the Nodes on a network that a Service asks for, and the ConfigMap that lists them.
 //! * `outage`: the kinds of Harvester that cannot be listed, and why; Services and Nodes that wait get the reason.
-//! * [`notices`]: what the program says about itself, in the log and on its own Pod; who says it: [`credential`],
-//!   `answers`, `cluster_names`.
+//! * [`notices`]: what the program says about itself, in the log and on its own Pod; who says it: `answers`,
+//!   `cluster_names`, and `credential_rotation`.
 //! * `metrics`: metrics under the names of Kubernetes.
 //! * [`run()`]: all of it as a library call; [`cli`]: the process under its production name.
 
@@ -30,7 +30,6 @@ mod answers;
 pub mod cli;
 pub mod cluster;
 mod cluster_names;
-pub mod credential;
 pub mod datapath;
 mod instances;
 pub mod load_balancers;

@@ -178,13 +178,13 @@ mod tests {
     use std::collections::BTreeSet;
 
     use cloud_config::expiry::Expiry;
+    use credential_rotation::{RotationMetrics, life::Life};
     use http::Method;
     use k8s_openapi::jiff::Timestamp;
     use prometheus_client::encoding::text::encode;
     use serde_json::json;
 
     use super::*;
-    use crate::credential::Life;
 
     fn text(registry: &Registry) -> Vec<String> {
         let mut text = String::new();
@@ -239,6 +239,7 @@ mod tests {
         let mut registry = Registry::default();
         own.register(&mut registry);
         requests.register(&mut registry);
+        RotationMetrics::default().register(&mut registry);
         registry.register_collector(Box::new(life.clone()));
         own.set_leading("cloud-controller-manager", true);
         for queue in ["service", "node", "node_lifecycle"] {

@@ -13,6 +13,7 @@ use controller_kit::{
     election::{self, Election, Identity, Leadership},
     error_message,
 };
+use credential_rotation::{Clusters, Rotation};
 use guest_vms::{AddressRules, GuestVms, TopologyLabels, VmSettings, host_name_right};
 use harvester_api::LoadBalancer;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Service};
@@ -64,6 +65,8 @@ pub struct Parts {
     pub metrics: Metrics,
     /// Where to say what concerns the program itself.
     pub notices: Notices,
+    /// The leader renews its credential.
+    pub rotation: Option<Rotation>,
 }
 
 impl Parts {
@@ -76,6 +79,7 @@ impl Parts {
             health: Health::default(),
             metrics: Arc::new(Mutex::new(Registry::default())),
             notices: Notices::default(),
+            rotation: None,
         }
     }
 }
@@ -201,7 +205,11 @@ async fn work(parts: Parts, settings: Settings, own: OwnMetrics, tasks: &TaskGro
 /// Starts the caches, then the controllers. A controller decides nothing about an object of Harvester before the lists
 /// that it needs are complete.
 async fn start(parts: Parts, settings: Settings, own: OwnMetrics, tasks: &TaskGroup) {
-    let Parts { guest, harvester, clock, health, metrics, notices } = parts;
+    let Parts { guest, harvester, clock, health, metrics, notices, rotation } = parts;
+    if let Some(rotation) = rotation {
+        let clusters = Clusters { guest: guest.clone(), harvester: harvester.clone() };
+        tasks.spawn_until_stop(rotation.run(clusters));
+    }
     let Settings { rules, addresses, nodes: duties, .. } = settings;
     let namespace = rules.namespace.clone();
     let initialises_nodes = duties.initialise || duties.follow_topology;

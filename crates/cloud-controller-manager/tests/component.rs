@@ -37,6 +37,8 @@ mod refusals;
 mod requested_addresses;
 #[path = "component/requests.rs"]
 mod requests;
+#[path = "component/rotation.rs"]
+mod rotation;
 #[path = "component/service_events.rs"]
 mod service_events;
 #[path = "component/sharing.rs"]

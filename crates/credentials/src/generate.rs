@@ -251,7 +251,9 @@ impl Run<'_> {
         }
         self.say(format!("\nAsking for a token of service account {account}..."))?;
         let client = &self.administrator.client;
-        let answer = object::token(client, namespace, account, &plan::token_request(account, life)).await?;
+        let answer =
+            object::token(client, namespace, account, &credential_rotation::token::request(account, life))
+                .await?;
         // every namespace of Kubernetes 1.20 and later has it
         let like = json!({"apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {"name": "kube-root-ca.crt", "namespace": namespace}});

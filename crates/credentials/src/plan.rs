@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fmt};
 
-use jiff::SignedDuration;
+use credential_rotation::token::anchor_name;
 use serde_json::{Value, json};
 
 use crate::request::{Part, Request};
@@ -144,11 +144,6 @@ fn title(kind: &str, place: Option<&str>, name: &str) -> String {
     format!("\nCreating a {}{place}: {name}", kind.to_lowercase())
 }
 
-/// Name of the Secret that tokens which end are bound to: its deletion revokes all of them.
-pub(crate) fn anchor_name(account: &str) -> String {
-    format!("{account}-credentials")
-}
-
 /// What an account needs that renews its own token.
 pub(crate) fn rotation(request: &Request, uid: &str) -> Vec<Step> {
     let Request { account, namespace, .. } = request;
@@ -169,15 +164,6 @@ pub(crate) fn rotation(request: &Request, uid: &str) -> Vec<Step> {
         Step::Ensure { title: title("Role", Some(namespace), &name), object: role },
         binding(request, uid, &name, Some(namespace), "Role", &name),
     ]
-}
-
-/// The question for a token that ends.
-pub(crate) fn token_request(account: &str, life: SignedDuration) -> Value {
-    json!({
-        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
-        "spec": {"expirationSeconds": life.as_secs(),
-                 "boundObjectRef": {"apiVersion": "v1", "kind": "Secret", "name": anchor_name(account)}},
-    })
 }
 
 /// Name of the Secret that gets the account's token.

@@ -12,54 +12,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use base64::{
-    Engine as _,
-    engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
-};
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use cloud_config::{CloudConfig, Connection, Options, proxy::Environment};
-use jiff::{SignedDuration, Timestamp, civil::Date, tz::TimeZone};
-use kube::{Client, config::Kubeconfig};
-use secrecy::ExposeSecret as _;
-use serde_json::{Value, json};
+use credential_rotation::token::{self, Claims};
+use jiff::{Timestamp, civil::Date, tz::TimeZone};
+use kube::Client;
+use serde_json::json;
 
 use crate::{
     error::{Error, fault, sentence},
     object, plan,
 };
-
-/// What a token of a service account says of itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Claims {
-    namespace: String,
-    account: String,
-    issued: Timestamp,
-    /// None for one that does not end.
-    ends: Option<Timestamp>,
-}
-
-impl Claims {
-    fn of(token: &str) -> Option<Self> {
-        let mut parts = token.split('.');
-        let payload = parts.nth(1).filter(|_| parts.count() == 1)?;
-        let payload: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()?;
-        let (namespace, account) =
-            payload["sub"].as_str()?.strip_prefix("system:serviceaccount:")?.split_once(':')?;
-        let time = |field: &str| Timestamp::from_second(payload[field].as_i64()?).ok();
-        let (namespace, account) = (namespace.to_owned(), account.to_owned());
-        Some(Self {
-            namespace,
-            account,
-            issued: time("iat").unwrap_or(Timestamp::UNIX_EPOCH),
-            ends: time("exp"),
-        })
-    }
-
-    /// The life that it was given, and when two thirds of it are over.
-    fn life(&self) -> Option<(SignedDuration, Timestamp)> {
-        let life = self.ends?.duration_since(self.issued);
-        Some((life, self.issued.checked_add(life * 2 / 3).ok()?))
-    }
-}
 
 /// What became of a renewal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,7 +117,8 @@ async fn look(
         config.map_err(|error| fault(error.to_string()))
     };
     let config = parse(text)?;
-    let token = token(text, &config.context).ok_or_else(|| fault(format!("{name} holds no token")))?;
+    let token = token::of_kubeconfig(text, Some(&config.context))
+        .ok_or_else(|| fault(format!("{name} holds no token")))?;
     let claims = Claims::of(&token).ok_or_else(|| {
         fault(format!("the token of {name} is of no service account of Harvester: only these are renewed"))
     })?;
@@ -168,14 +132,14 @@ async fn look(
     if now < due && !at_once {
         return Ok(Looked::DueAt(due));
     }
-    let question = plan::token_request(account, life);
+    let question = token::request(account, life);
     let answer = object::token(&client(&config, options)?, namespace, account, &question).await;
     let answer = answer.map_err(|error| {
         fault(match &error {
             kube::Error::Api(status) if status.code == 401 => format!(
                 "Harvester refuses the token of {name}: it has ended, or Secret {} of namespace {namespace} was deleted; make \
                  another: cloud-config generate --rotate {account} {namespace}",
-                plan::anchor_name(account)
+                token::anchor_name(account)
             ),
             _ => format!("ask for a token of {namespace}/{account}: {}", sentence(&error)),
         })
@@ -183,7 +147,7 @@ async fn look(
     let field = |field: &str| answer["status"][field].as_str().unwrap_or_default().to_owned();
     let fresh = text.replace(&token, &field("token"));
     // YAML may hold a text otherwise than it is, folded over lines or escaped
-    if self::token(&fresh, &config.context).as_deref() != Some(field("token").as_str()) {
+    if token::of_kubeconfig(&fresh, Some(&config.context)).as_deref() != Some(field("token").as_str()) {
         return Err(fault(format!("the token of {name} is not there as it is: write it on one line")));
     }
     let tried = client(&parse(&fresh)?, options)?.apiserver_version().await;
@@ -193,15 +157,6 @@ async fn look(
 
 fn client(config: &CloudConfig, options: &Options) -> Result<Client, Error> {
     Ok(Connection::open(config, options).map_err(|error| fault(error.to_string()))?.client())
-}
-
-/// The token of the context's user.
-fn token(text: &str, context: &str) -> Option<String> {
-    let kubeconfig = Kubeconfig::from_yaml(text).ok()?;
-    let context = kubeconfig.contexts.into_iter().find(|named| named.name == context)?.context?;
-    let user = kubeconfig.auth_infos.into_iter().find(|named| Some(&named.name) == context.user.as_ref())?;
-    let token = user.auth_info?.token?.expose_secret().to_owned();
-    (!token.is_empty()).then_some(token)
 }
 
 /// Puts the text into the file as a whole. A link stays one, and who could read the file can read it.
@@ -302,30 +257,13 @@ pub(crate) async fn retire(
 
 #[cfg(test)]
 mod tests {
+    use jiff::SignedDuration;
     use rstest::rstest;
     use sim_apiserver::{ApiServer, User};
     use tokio::net::TcpListener;
 
     use super::*;
     use crate::request::{Format, Part, Request};
-
-    fn jwt(payload: &Value) -> String {
-        format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(payload.to_string()))
-    }
-
-    #[test]
-    fn a_token_is_due_at_two_thirds_of_its_life() {
-        let claims = json!({"sub": "system:serviceaccount:vms:demo", "iat": 1000, "exp": 4000});
-        let claims = Claims::of(&jwt(&claims)).unwrap();
-        assert_eq!((claims.namespace.as_str(), claims.account.as_str()), ("vms", "demo"));
-        let (life, due) = claims.life().unwrap();
-        assert_eq!((life.as_secs(), due.as_second()), (3000, 3000));
-        let lasting = json!({"sub": "system:serviceaccount:vms:demo"});
-        assert_eq!(Claims::of(&jwt(&lasting)).unwrap().life(), None);
-        for odd in ["", "a.b", "kubeconfig-user:secret", "a.!.c", "e30.e30.e30", "a.e30.b.c"] {
-            assert_eq!(Claims::of(odd), None, "{odd}");
-        }
-    }
 
     #[rstest]
     #[case::long_ago(Some("2026-01-01"), None, true)]
@@ -386,7 +324,7 @@ mod tests {
     impl Harvester {
         /// A cloud-config with a token that ends.
         async fn file(&self) -> PathBuf {
-            let question = plan::token_request("demo", SignedDuration::from_hours(1));
+            let question = token::request("demo", SignedDuration::from_hours(1));
             let admin = self.server.client(User::admin());
             let answer = object::token(&admin, "vms", "demo", &question).await.unwrap();
             let user = User::service_account("vms", "demo");
@@ -523,7 +461,7 @@ mod tests {
         let config = |text: &str| CloudConfig::parse(text, "leaked", &Environment::default()).unwrap();
         let leaked = client(&config(&text), &Options::named("test")).unwrap();
         let answer = object::token(&leaked, "vms", "demo", &question).await.unwrap();
-        let old = token(&text, &config(&text).context).unwrap();
+        let old = token::of_kubeconfig(&text, Some(&config(&text).context)).unwrap();
         let own = text.replace(&old, answer["status"]["token"].as_str().unwrap());
         let thief = client(&config(&own), &Options::named("test")).unwrap();
         let delete = async |kind: &str, name: &str| {

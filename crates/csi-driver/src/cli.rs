@@ -9,6 +9,7 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf, process::ExitCode};
 
 use anyhow::Context as _;
 use cloud_config::{Local, Options};
+use credential_rotation::SecretName;
 use program::{
     Process,
     flags::{Flag, Reader, Table, listen_address},
@@ -40,6 +41,16 @@ pub const FLAGS: Table = Table {
             "kubeconfig",
             "PATH",
             "kubeconfig for Harvester: a file, or a directory that holds it; else /etc/kubernetes/cloud-config",
+        ),
+        Flag::value(
+            "rotated-cloud-config",
+            "DIRECTORY",
+            "where the Secret of --rotated-credential-secret is mounted: its newer token counts, while it is of this kubeconfig",
+        ),
+        Flag::value(
+            "rotated-credential-secret",
+            "NAMESPACE/NAME",
+            "renew a token that was made by cloud-config generate --rotate in this Secret of the guest cluster",
         ),
         Flag::value(
             "host-storage-class",
@@ -105,6 +116,8 @@ fn read(reader: &mut Reader<'_>) -> Flags {
         node: reader.text("nodeid").unwrap_or_default(),
         holder: Identity::of_process(None).text(false).to_owned(),
         kubeconfig: path(reader, "kubeconfig"),
+        rotated: path(reader, "rotated-cloud-config"),
+        rotated_secret: reader.optional("rotated-credential-secret", SecretName::read),
         user_agent: user_agent(),
         host_storage_class: reader.text("host-storage-class"),
         device_directory: path(reader, "device-directory").unwrap_or_default(),

@@ -9,7 +9,8 @@
 //! it is there; [`node_monitor`] taints Nodes whose machines are lost and labels claims with their cluster, and [`healing`]
 //! heals attachments that nobody calls for; [`lease`] has the elections of both. [`endpoint`] takes calls, [`calls`] watches
 //! over them; [`identity`], [`controller`] and [`node`] answer them, with a [`refusal`] where they cannot. [`host`] and
-//! [`guest`] are the two clusters, and [`node_id`] says which machine this is. [`cli`] is the program, and [`run`] all of it
+//! [`guest`] are the two clusters, and [`node_id`] says which machine this is. [`cli`] is the program, [`credential`] keeps the one for the host,
+//! and [`run`] is all of it
 //! as one library call.
 #![forbid(unsafe_code)]
 
@@ -17,6 +18,7 @@ pub mod attach;
 pub mod calls;
 pub mod cli;
 pub mod controller;
+pub mod credential;
 pub mod endpoint;
 pub mod guest;
 pub mod healing;

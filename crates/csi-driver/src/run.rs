@@ -10,7 +10,8 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use cloud_config::Options;
+use cloud_config::{Options, Places};
+use credential_rotation::{RotationMetrics, SecretName, life::Life};
 use futures::FutureExt as _;
 use kube::Client;
 use program::{Clock, TaskGroup, health::Health, http::Metrics, pod::OwnPod};
@@ -21,6 +22,7 @@ use crate::{
     attach::{self, Attacher, export, moved::Exports},
     calls::Calls,
     controller::{self, ControllerService},
+    credential::Credential,
     csi::{controller_server::ControllerServer, identity_server::IdentityServer, node_server::NodeServer},
     endpoint::{Endpoint, Listener, ServeError},
     guest::Guest,
@@ -62,6 +64,10 @@ pub struct Settings {
     pub holder: String,
     /// The kubeconfig for the host, or the folder that it is in.
     pub kubeconfig: Option<PathBuf>,
+    /// The folder in which the copy of it with a newer token is mounted.
+    pub rotated: Option<PathBuf>,
+    /// The Secret of the guest in which the leader keeps that copy.
+    pub rotated_secret: Option<SecretName>,
     /// How requests to the host present themselves.
     pub user_agent: String,
     /// StorageClass of volumes on the host, where the one of the guest names none.
@@ -84,10 +90,15 @@ pub struct Settings {
 pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<(), ServeError> {
     let calls = Calls::new(tasks);
     let leading = Leading::default();
+    let (life, rotations) = (Life::new(parts.clock), RotationMetrics::default());
     {
         let mut metrics = parts.metrics.lock().expect("no panic while registering");
         calls.register(&mut metrics);
         leading.register(&mut metrics);
+        metrics.register_collector(Box::new(life.clone()));
+        if settings.rotated_secret.is_some() {
+            rotations.register(&mut metrics);
+        }
     }
     let missing = Missing::new(tasks, parts.guest.clone(), parts.clock, OwnPod::of_process(None));
     let guest = Guest::new(parts.guest.clone());
@@ -127,6 +138,18 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
     let (service, attacher) = controllers.on(unreached(UNREAD));
     let controller = Replaceable::new(service);
     let (attachers, attacher) = watch::channel(attacher);
+    let options = Options::named(&settings.user_agent);
+    let (way, known) = watch::channel(None);
+    let credential = Credential {
+        way: known,
+        secret: settings.rotated_secret,
+        rotates: settings.rotated.is_some(),
+        options: options.clone(),
+        clock: parts.clock,
+        life,
+        metrics: rotations,
+        missing: missing.clone(),
+    };
     let candidate = Candidate {
         guest: parts.guest.clone(),
         clock: parts.clock,
@@ -134,6 +157,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         called: controllers.attaching.called.subscribe(),
         attacher,
         leading,
+        credential: Some(credential.clone()),
     };
     let node = NodeService::new(
         node::Settings {
@@ -155,13 +179,14 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         drop(attachers.send_replace(attacher));
         drop(reached.send_replace(now));
     };
-    let options = Options::named(&settings.user_agent);
     let check = parts.health.readiness("kubeconfig");
-    let mut reaching = Reaching::new(settings.kubeconfig, options, missing, check, tell);
+    let places = Places { given: settings.kubeconfig, rotated: settings.rotated };
+    let mut reaching = Reaching::new(places, options, missing, check, way, tell);
     // the first look is before the first call
     let connected = reaching.look();
     let listener = Listener::bind(settings.endpoint).await?;
     tasks.spawn(reaching.follow(connected, tasks.clone()));
+    tasks.spawn_until_stop(credential.measure());
     tasks.spawn(monitor.run(tasks.clone()));
     tasks.spawn(lead::stand(candidate, tasks.clone()));
     tasks.spawn_until_stop(finder.find(name, confirmed, parts.health.readiness("node-id")));

@@ -52,6 +52,8 @@ impl Driver {
             node: "node-a".to_owned(),
             holder: "pod-a".to_owned(),
             kubeconfig: Some(folder.join("kubeconfig")),
+            rotated: None,
+            rotated_secret: None,
             user_agent: "harvester-csi-driver/1".to_owned(),
             host_storage_class: None,
             device_directory: folder.join("by-id"),

@@ -12,6 +12,7 @@ mod driver;
 mod first_use;
 mod hostile;
 mod probes;
+mod rotation;
 mod same_pod;
 mod service_batch;
 mod storage;
@@ -153,6 +154,9 @@ async fn all(environment: &mut Environment, output: &Output) -> Result<()> {
     say("restart-1000-services-s", last.duration_since(begun).as_secs_f64());
     say("restart-1000-services-writes", restart.total().writes as f64);
     service_batch.delete_all().await.context("after the restart")?;
+    let failed = rotation::failed_requests(environment, &mut service_batch).await.context("a rotation")?;
+    say("rotate-failed-requests", failed);
+    service_batch.delete_all().await.context("after the rotation")?;
 
     let mut direct = Direct::prepare(environment.harvester.clone(), "bench-direct").await?;
     say("direct-4000-total-s", direct.create("direct", DIRECT).await?.as_secs_f64());

@@ -143,8 +143,8 @@ fn issue(server: &ApiServer, ask: &Ask, request: &Value) -> Result<Value, Failur
     Ok(json!({"token": token, "expirationTimestamp": end.to_string()}))
 }
 
-/// The UID of the Secret that a token is bound to.
-fn bound(server: &ApiServer, ask: &Ask, reference: &Value) -> Result<Option<String>, Failure> {
+/// Name and UID of the Secret that a token is bound to.
+fn bound(server: &ApiServer, ask: &Ask, reference: &Value) -> Result<Option<(String, String)>, Failure> {
     if reference["kind"] != "Secret" {
         return Ok(None);
     }
@@ -157,5 +157,5 @@ fn bound(server: &ApiServer, ask: &Ask, reference: &Value) -> Result<Option<Stri
             "the UID in the bound object reference does not match the UID in record",
         ));
     }
-    Ok(Some(found.uid().to_owned()))
+    Ok(Some((name.to_owned(), found.uid().to_owned())))
 }

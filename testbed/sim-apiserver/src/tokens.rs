@@ -54,12 +54,12 @@ impl ApiServer {
         (!is_over && !is_revoked).then_some(grant.user)
     }
 
-    /// A new token for a service account.
+    /// A new token for a service account; `bound`: name and UID of the Secret with which it ends.
     pub(crate) fn issue_token(
         &self,
         namespace: &str,
         account: &str,
-        bound: Option<String>,
+        bound: Option<(String, String)>,
         until: Option<Timestamp>,
     ) -> String {
         let user = User::service_account(namespace, account);
@@ -67,6 +67,13 @@ impl ApiServer {
         if let Some(end) = until {
             claims["exp"] = end.as_second().into();
         }
+        let bound = bound.map(|(name, uid)| {
+            if until.is_some() {
+                claims["kubernetes.io"] = json!({"namespace": namespace, "serviceaccount": {"name": account},
+                    "secret": {"name": name, "uid": uid}});
+            }
+            uid
+        });
         let signature = self.random(|random| random.u128(..)).to_be_bytes();
         let part = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
         let head = part(br#"{"alg":"none"}"#);
@@ -92,7 +99,8 @@ pub(crate) fn fill(server: &ApiServer, secret: &Stored) -> Option<impl FnOnce(&m
         return None;
     }
     let uid = found.uid().to_owned();
-    let token = server.issue_token(&namespace, &account, Some(secret.uid().to_owned()), None);
+    let token =
+        server.issue_token(&namespace, &account, Some((String::new(), secret.uid().to_owned())), None);
     let ca = STANDARD.encode(server.ca_pem());
     Some(move |secret: &mut Value| {
         secret["metadata"]["annotations"]["kubernetes.io/service-account.uid"] = uid.into();

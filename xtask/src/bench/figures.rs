@@ -35,6 +35,8 @@ pub(super) const FIGURES: [Figure; 76] = [
     figure("steady-requests-per-minute", "requests", 0.0, None),
     figure("restart-1000-services-s", "s", 2.0, None),
     figure("restart-1000-services-writes", "requests", 0.0, None),
+    // 1,000 Services while ten tokens follow one another
+    figure("rotate-failed-requests", "requests", 0.0, None),
     figure("restart-same-pod-s", "s", 1.5, Some(16.7)),
     figure("webhook-hostile-ms", "ms", 50.0, None),
     figure("webhook-hostile-mib", "MiB", 5.0, None),

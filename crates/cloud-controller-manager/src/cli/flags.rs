@@ -9,6 +9,16 @@ pub const FLAGS: Table = Table {
     about: "Gives Services of type LoadBalancer their addresses and traffic, and keeps Nodes as their VMs are.",
     flags: &[
         Flag::value("cloud-config", "PATH", "kubeconfig for Harvester: a file, or a directory that holds it"),
+        Flag::value(
+            "rotated-cloud-config",
+            "DIRECTORY",
+            "where the Secret of --rotated-credential-secret is mounted: its newer token counts, while it is of this cloud-config",
+        ),
+        Flag::value(
+            "rotated-credential-secret",
+            "NAMESPACE/NAME",
+            "renew a token that was made by cloud-config generate --rotate in this Secret of the guest cluster",
+        ),
         Flag::value("cluster-name", "NAME", "name of the guest cluster in Harvester").default("kubernetes"),
         Flag::value("data-path", "PATH", "guest, annotation or host: who carries the traffic of a Service")
             .default("guest"),

@@ -7,8 +7,9 @@ use std::{
     time::Duration,
 };
 
-use cloud_config::RequestLimit;
+use cloud_config::{Places, RequestLimit};
 use cloud_provider::Duties;
+use credential_rotation::SecretName;
 use guest_vms::TopologyLabels;
 use ipnet::IpNet;
 
@@ -31,7 +32,9 @@ pub(super) const PROVIDER: &str = "harvester";
 pub(super) struct Options {
     /// `--cloud-provider`; anything but [`PROVIDER`] is fatal.
     pub(super) provider: String,
-    pub(super) cloud_config: Option<PathBuf>,
+    pub(super) cloud_config: Places,
+    /// Where the leader keeps a copy with a newer token.
+    pub(super) rotated_secret: Option<SecretName>,
     pub(super) kubeconfig: Option<PathBuf>,
     pub(super) master: Option<String>,
     pub(super) cluster: GuestCluster,
@@ -105,7 +108,11 @@ impl Options {
         };
         let options = Self {
             provider: reader.text("cloud-provider").unwrap_or_else(|| PROVIDER.to_owned()),
-            cloud_config: reader.text("cloud-config").map(PathBuf::from),
+            cloud_config: Places {
+                given: reader.text("cloud-config").map(PathBuf::from),
+                rotated: reader.text("rotated-cloud-config").map(PathBuf::from),
+            },
+            rotated_secret: reader.optional("rotated-credential-secret", SecretName::read),
             kubeconfig: reader.text("kubeconfig").map(PathBuf::from),
             master: reader.text("master"),
             cluster,

@@ -75,6 +75,14 @@ impl Ccm {
         change: impl FnOnce(&mut Settings),
     ) -> Self {
         let parts = Parts::new(guest, harvester, Clock::starting_at(cluster.start()));
+        Self::start_parts(cluster, parts, change).await
+    }
+
+    pub(crate) async fn start_parts(
+        cluster: &TestCluster,
+        parts: Parts,
+        change: impl FnOnce(&mut Settings),
+    ) -> Self {
         let mut settings = Settings {
             rules: rules(cluster),
             addresses: AddressRules::default(),

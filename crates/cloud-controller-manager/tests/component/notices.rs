@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use cloud_config::{CloudConfig, Connection, Options, proxy::Environment};
-use cloud_controller_manager::{
-    credential::{self, Life},
-    notices::Notices,
-};
+use cloud_controller_manager::notices::Notices;
+use credential_rotation::life::{self, Life};
 use k8s_openapi::api::core::v1::Event;
 use program::{Clock, TaskGroup, pod::OwnPod};
 use serde_json::json;
@@ -37,7 +35,7 @@ fn start(cluster: &TestCluster, days: u64) -> TaskGroup {
     tasks.spawn_until_stop(async move {
         // the connection lives as long as the one who follows it
         let _connection = connection;
-        credential::follow(followed, options, clock, Life::new(clock), notices).await;
+        life::follow(followed, options, clock, Life::new(clock), false, |event| notices.tell(event)).await;
     });
     tasks
 }

@@ -1,7 +1,7 @@
 //! Who reconciles: the leader by Lease `kube-system/harvester-csi-attach` of the guest, among the processes that sidecars
 //! have called.
 
-use std::sync::Arc;
+use std::{future, sync::Arc};
 
 use controller_kit::{CREATE_EVENTS, PATCH_EVENTS, Recorder, election};
 use kube::Client;
@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use super::{Parts, run};
 use crate::{
     attach::Attacher,
+    credential::Credential,
     leading::Leading,
     lease::{self, HEALING},
 };
@@ -33,6 +34,8 @@ pub struct Candidate {
     pub attacher: watch::Receiver<Arc<Attacher>>,
     /// Counts the Lease.
     pub leading: Leading,
+    /// Whoever leads looks after it.
+    pub credential: Option<Credential>,
 }
 
 /// Stands for election until `tasks` ends. A lost Lease ends the work, and nothing else: the process stands again.
@@ -47,11 +50,22 @@ pub async fn stand(mut candidate: Candidate, tasks: TaskGroup) {
         let round = tasks.child();
         let (guest, clock) = (candidate.guest.clone(), candidate.clock);
         let (attacher, leading) = (candidate.attacher.clone(), candidate.leading.clone());
+        let credential = candidate.credential.clone();
         let work = |leadership: election::Leadership| {
-            let led = lead(leadership.client(guest.clone()), clock, attacher, round.clone());
+            let fenced = leadership.client(guest.clone());
+            let led = lead(fenced.clone(), clock, attacher, round.clone());
             async move {
                 let _leads = leading.leads(HEALING);
-                led.await;
+                let looks_after = async {
+                    if let Some(credential) = credential {
+                        credential.lead(fenced, &leadership).await;
+                    }
+                    future::pending().await
+                };
+                tokio::select! {
+                    () = led => {}
+                    () = looks_after => {}
+                }
             }
         };
         let outcome = Box::pin(election::lead(guest.clone(), election, clock, &round, work)).await;

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use controller_kit::{CREATE_EVENTS, PATCH_EVENTS, PendingEvent, Recorder};
+use controller_kit::{CREATE_EVENTS, EventType, PATCH_EVENTS, PendingEvent, Recorder};
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use program::{
@@ -63,9 +63,18 @@ impl Missing {
     }
 
     fn tell(&self, message: &str) {
-        tracing::warn!(reason = REASON, "{message}");
+        self.notice(&PendingEvent::warning(REASON, message));
+    }
+
+    /// Says something about this process, in the log and on its Pod.
+    pub(crate) fn notice(&self, event: &PendingEvent) {
+        let PendingEvent { event_type, reason, message } = event;
+        match event_type {
+            EventType::Warning => tracing::warn!(reason, "{message}"),
+            EventType::Normal => tracing::info!(reason, "{message}"),
+        }
         let Some(pod) = &self.0.pod else { return };
-        self.recorder().publish(pod, &PendingEvent::warning(REASON, message));
+        self.recorder().publish(pod, event);
     }
 
     /// Writes Events in the guest cluster; begins with the first use.

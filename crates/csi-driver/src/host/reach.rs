@@ -6,14 +6,15 @@ use std::{
     time::Duration,
 };
 
-use cloud_config::{CloudConfig, Connection, Options};
+use cloud_config::{Connection, Options, Places};
 use kube::{Client, client::Body};
 use program::{TaskGroup, health::Check};
-use tokio::time::sleep;
+use tokio::{sync::watch, time::sleep};
 use tonic::codegen::http::{Request, Response};
 use tower::BoxError;
 
 use super::{Host, missing::Missing};
+use crate::credential::Way;
 
 /// How often a kubeconfig that is not there, or of no use, is looked for.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
@@ -37,34 +38,39 @@ pub(crate) fn unreached(why: &str) -> Host {
 
 /// The way to the host.
 pub(crate) struct Reaching<T> {
-    given: Option<PathBuf>,
+    places: Places,
     options: Options,
     /// Hears of the host, or of why there is none.
     tell: T,
     missing: Missing,
     check: Check,
+    /// Hears of the way there.
+    way: watch::Sender<Option<Way>>,
     /// The last reason that was told.
     said: String,
 }
 
 impl<T: Fn(Reached)> Reaching<T> {
-    /// By the kubeconfig of this path, or that of the usual places. Nothing is looked at yet.
+    /// By the kubeconfig of these places, or that of the usual ones. Nothing is looked at yet.
     pub(crate) fn new(
-        given: Option<PathBuf>,
+        places: Places,
         options: Options,
         missing: Missing,
         check: Check,
+        way: watch::Sender<Option<Way>>,
         tell: T,
     ) -> Self {
-        Self { given, options, tell, missing, check, said: String::new() }
+        Self { places, options, tell, missing, check, way, said: String::new() }
     }
 
     /// Looks for the kubeconfig once, and tells the host.
     pub(crate) fn look(&mut self) -> Option<Connected> {
-        match connect(self.given.as_deref(), &self.options) {
+        match connect(&self.places, &self.options) {
             Ok(connected) => {
                 let namespace = connected.0.namespace();
                 let client = self.missing.observe(connected.0.client(), namespace);
+                let way = Way { followed: connected.0.followed(), client: connected.0.client() };
+                drop(self.way.send_replace(Some(way)));
                 (self.tell)(Ok(Host::new(client, namespace)));
                 self.check.pass();
                 Some(connected)
@@ -96,24 +102,25 @@ impl<T: Fn(Reached)> Reaching<T> {
     }
 }
 
-/// A connection, and the path to follow.
-pub(crate) type Connected = (Connection, Option<PathBuf>);
+/// A connection, and the places to follow.
+pub(crate) type Connected = (Connection, Places);
 
-fn connect(given: Option<&Path>, options: &Options) -> Result<Connected, String> {
-    let (file, followed) = find(given)?;
-    let config = CloudConfig::read(&file).map_err(|error| error.to_string())?;
+fn connect(places: &Places, options: &Options) -> Result<Connected, String> {
+    let given = find(places.given.as_deref())?;
+    let followed = Places { given, ..places.clone() };
+    let config = followed.read().map_err(|error| error.to_string())?;
     let connection = Connection::open(&config, options).map_err(|error| error.to_string())?;
     tracing::info!(file = config.file, server = config.server(), namespace = config.namespace, "Harvester");
     Ok((connection, followed))
 }
 
-/// The kubeconfig: the given one, else that of the usual places (docs/contract/csi-driver.md#kubeconfig).
-fn find(given: Option<&Path>) -> Result<(PathBuf, Option<PathBuf>), String> {
+/// Where the kubeconfig is: at the given path, else in the usual places (docs/contract/csi-driver.md#kubeconfig).
+fn find(given: Option<&Path>) -> Result<Option<PathBuf>, String> {
     let given = given.filter(|path| !path.as_os_str().is_empty());
     let mut missing = Vec::new();
     for path in [given, None] {
         match cloud_config::find(path) {
-            Ok(file) => return Ok((file, path.map(Path::to_owned))),
+            Ok(_) => return Ok(path.map(Path::to_owned)),
             Err(cloud_config::Error::Missing { tried }) => missing.extend(tried),
             Err(error) => return Err(error.to_string()),
         }

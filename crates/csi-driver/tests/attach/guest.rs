@@ -240,6 +240,7 @@ impl Bed {
             called: called.subscribe(),
             attacher,
             leading: csi_driver::leading::Leading::default(),
+            credential: None,
         };
         tasks.spawn(lead::stand(candidate, tasks.clone()));
         Candidate { tasks, called, _attachers: attachers }

@@ -35,3 +35,10 @@
   resources: [configmaps]
   verbs: [create]
 {{- end }}
+
+{{- define "rules.Role.harvester-cloud-controller-manager-credential" }}
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: [harvester-cloud-provider-rotated]
+  verbs: [get, update]
+{{- end }}

@@ -93,6 +93,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 # where the driver looks else
 - {name: etc-kubernetes, mountPath: /etc/kubernetes, readOnly: true}
 {{- end }}
+{{- if .Values.cloudConfig.rotate }}
+- {name: rotated-cloud-config, mountPath: /run/rotated-cloud-config, readOnly: true}
+{{- end }}
 {{- end }}
 
 {{- define "csi.cloudConfigVolumes" -}}
@@ -110,11 +113,18 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - name: etc-kubernetes
   hostPath: {path: /etc/kubernetes, type: DirectoryOrCreate}
 {{- end }}
+{{- if .Values.cloudConfig.rotate }}
+- name: rotated-cloud-config
+  secret: {secretName: harvester-csi-driver-rotated, optional: true, defaultMode: 288}
+{{- end }}
 {{- end }}
 
 {{- /* Flags that the driver has in both workloads. */}}
 {{- define "csi.driverArgs" -}}
 - --kubeconfig={{ include "csi.kubeconfig" . | trim }}
+{{- if .Values.cloudConfig.rotate }}
+- --rotated-cloud-config=/run/rotated-cloud-config
+{{- end }}
 {{- with .Values.hostStorageClass }}
 - {{ printf "--host-storage-class=%s" . | quote }}
 {{- end }}

@@ -36,3 +36,10 @@
   resources: [leases]
   verbs: [create]
 {{- end }}
+
+{{- define "rules.Role.harvester-csi-driver-credential" }}
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: [harvester-csi-driver-rotated]
+  verbs: [get, update]
+{{- end }}

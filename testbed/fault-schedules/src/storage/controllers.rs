@@ -290,6 +290,7 @@ fn start(
         called,
         attacher,
         leading: Leading::default(),
+        credential: None,
     };
     let monitor = NodeMonitor {
         guest,

@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 use harvester_api::VirtualMachine;
 use kube::{Api, api::ListParams};
 
+pub(super) use self::starts::Probe;
 use super::audit::Tally;
 use super::{IDLE, QUIET, ServiceBatch};
 use crate::{commands::CLOUD_CONTROLLER_MANAGER as NAME, environment::Environment, manifests::plain};

@@ -104,16 +104,21 @@ fn another(environment: &Environment, usual: &PartCommand) -> Result<(Part, Prob
 const PORT: &str = "--secure-port=";
 
 /// Asks a process for its readiness.
-pub(super) struct Probe(Client);
+pub(crate) struct Probe(Client);
 
 impl Probe {
-    pub(super) fn of(command: &PartCommand) -> Result<Self> {
+    pub(crate) fn of(command: &PartCommand) -> Result<Self> {
         let port = command.args.iter().find_map(|flag| flag.strip_prefix(PORT)).context("no port")?;
         let mut config = Config::new(format!("https://127.0.0.1:{port}").parse()?);
         // it signs its certificate itself
         config.accept_invalid_certs = true;
         config.default_retry = false;
         Ok(Self(Client::try_from(config).map_err(plain)?))
+    }
+
+    pub(crate) async fn metrics(&self) -> Result<String> {
+        let request = Request::get("/metrics").body(Vec::new())?;
+        self.0.request_text(request).await.map_err(plain)
     }
 
     /// Waits until it is ready, and its checks have this line.

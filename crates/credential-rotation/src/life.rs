@@ -20,12 +20,14 @@ use prometheus_client::{
 };
 use tokio::{sync::watch, time::timeout};
 
-use crate::notices::Notices;
+use crate::token::Claims;
 
 /// The longest time between two looks at the clock: it may be set, and a Rancher may lengthen the life of a token.
 const LOOK_AGAIN: Duration = Duration::from_secs(3600);
 /// The name that users asked for.
 const METRIC: &str = "cloud_config_token_expiry_seconds";
+/// By this no alert comes for an end that does not come.
+const ROTATES: &str = "cloud_config_token_rotates";
 
 /// How near the end is; the later ones are more urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,32 +64,60 @@ fn next_look(remaining: Option<SignedDuration>) -> Duration {
 /// not end or nobody knows.
 #[derive(Clone, Debug)]
 pub struct Life {
-    end: Arc<Mutex<Option<Timestamp>>>,
+    now: Arc<Mutex<Known>>,
     clock: Clock,
+}
+
+/// What is known of the credential in use.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    end: Option<Timestamp>,
+    /// What it says of itself, where the leader renews it.
+    rotates: Option<Claims>,
 }
 
 impl Life {
     pub fn new(clock: Clock) -> Self {
-        Self { end: Arc::default(), clock }
+        Self { now: Arc::default(), clock }
     }
 
-    pub(crate) fn set(&self, expiry: Expiry) {
+    pub fn set(&self, expiry: Expiry) {
+        self.set_with(expiry, None);
+    }
+
+    fn set_with(&self, expiry: Expiry, rotates: Option<Claims>) {
         let end = match expiry {
             Expiry::At(end) => Some(end),
             Expiry::Never | Expiry::Unknown => None,
         };
-        *self.end.lock().expect("no panic while the end is written") = end;
+        *self.now.lock().expect("no panic while the end is written") = Known { end, rotates };
     }
 }
 
 impl Collector for Life {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let end = *self.end.lock().expect("no panic while the end is written");
+        let Known { end, rotates } = self.now.lock().expect("no panic while the end is written").clone();
         let Some(end) = end else { return Ok(()) };
-        let left = end.duration_since(self.clock.now()).as_secs();
+        let left = end.duration_since(self.clock.now());
+        let renewed = i64::from(is_renewed_in_time(rotates.as_ref(), left));
+        let left = left.as_secs();
+        let help = "1 while the credential of the cloud-config is left to its renewal";
+        ConstGauge::new(renewed).encode(encoder.encode_descriptor(
+            ROTATES,
+            help,
+            None,
+            MetricType::Gauge,
+        )?)?;
         let help = "Seconds until the credential of the cloud-config ends";
         ConstGauge::new(left).encode(encoder.encode_descriptor(METRIC, help, None, MetricType::Gauge)?)
     }
+}
+
+/// Whether a token is left to whoever renews it: that happens at two thirds of its life, and nobody need know of an end
+/// that does not come. From three quarters on, something is wrong.
+fn is_renewed_in_time(claims: Option<&Claims>, remaining: SignedDuration) -> bool {
+    let life = claims.filter(|claims| claims.is_made_to_rotate()).and_then(Claims::life);
+    life.is_some_and(|(life, _)| remaining > life / 4)
 }
 
 /// The Event of a stage; `end` is that of the credential of `file`.
@@ -106,32 +136,35 @@ fn event(stage: Stage, file: &str, end: Timestamp, remaining: SignedDuration) ->
 }
 
 /// Follows the kubeconfig in use: its end goes to `life`, each stage on the way there and each file that cannot be used
-/// is told once.
+/// is told once. `rotates`: the part that leads renews its token.
 pub async fn follow(
     mut followed: watch::Receiver<Followed>,
     options: cloud_config::Options,
     clock: Clock,
     life: Life,
-    notices: Notices,
+    rotates: bool,
+    tell: impl Fn(&PendingEvent),
 ) {
     let (mut told, mut told_fault) = (None, None);
     loop {
         let Followed { config, fault } = followed.borrow_and_update().clone();
         if fault != told_fault {
             if let Some(fault) = &fault {
-                notices.tell(&PendingEvent::warning("CloudConfigNotUsed", fault.as_str()));
+                tell(&PendingEvent::warning("CloudConfigNotUsed", fault.as_str()));
             }
             told_fault = fault;
         }
         let expiry = expiry::of(&config, &options).await;
-        life.set(expiry);
+        let rotating = config.token().filter(|_| rotates).and_then(Claims::of);
+        life.set_with(expiry, rotating.clone());
         let remaining = expiry.remaining(clock.now());
         if let (Expiry::At(end), Some(left)) = (expiry, remaining)
             && let Some(stage) = Stage::of(left)
+            && !is_renewed_in_time(rotating.as_ref(), left)
         {
             let is_news = told.is_none_or(|(of, before)| of != end || stage > before);
             if is_news {
-                notices.tell(&event(stage, &config.file, end, left));
+                tell(&event(stage, &config.file, end, left));
                 told = Some((end, stage));
             }
         }
@@ -193,6 +226,47 @@ mod tests {
         assert_eq!(value().as_deref(), Some("-400"));
         life.set(Expiry::Never);
         assert_eq!(value(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_that_is_renewed_is_known_as_such_until_that_is_late() {
+        let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let life = Life::new(Clock::starting_at(start));
+        let ends = start + SignedDuration::from_hours(4);
+        let (namespace, account, bound_to) = ("vms".into(), "demo".into(), Some("demo-credentials".into()));
+        let claims = Claims { namespace, account, issued: start, ends: Some(ends), bound_to };
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(life.clone()));
+        let value = || {
+            let mut text = String::new();
+            encode(&mut text, &registry).unwrap();
+            let found = text.lines().find_map(|line| line.strip_prefix("cloud_config_token_rotates "));
+            found.map(str::to_owned)
+        };
+        life.set_with(Expiry::At(ends), Some(claims));
+        tokio::time::sleep(Duration::from_secs(3 * 3600 - 60)).await;
+        assert_eq!(value().as_deref(), Some("1"));
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        assert_eq!(value().as_deref(), Some("0"));
+        life.set(Expiry::At(ends));
+        assert_eq!(value().as_deref(), Some("0"));
+    }
+
+    #[rstest]
+    #[case::before_it_is_due("demo-credentials", 11 * DAY, true)]
+    #[case::while_it_is_renewed("demo-credentials", 9 * DAY, true)]
+    #[case::nobody_renewed_it("demo-credentials", 7 * DAY, false)]
+    #[case::not_made_to_rotate("other", 11 * DAY, false)]
+    fn a_token_that_rotates_is_told_only_when_that_did_not_happen(
+        #[case] bound: &str,
+        #[case] left: i64,
+        #[case] expected: bool,
+    ) {
+        let issued = Timestamp::UNIX_EPOCH;
+        let (ends, bound_to) = (Some(issued + SignedDuration::from_secs(30 * DAY)), Some(bound.to_owned()));
+        let claims = Claims { namespace: "vms".into(), account: "demo".into(), issued, ends, bound_to };
+        assert_eq!(is_renewed_in_time(Some(&claims), SignedDuration::from_secs(left)), expected);
+        assert!(!is_renewed_in_time(None, SignedDuration::from_secs(left)));
     }
 
     #[test]

@@ -1,0 +1,129 @@
+use std::{fs, os::unix::fs::symlink, time::Duration};
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::{Connection, Options, expiry::Expiry};
+
+/// A kubeconfig whose token ends then.
+fn kubeconfig(end: i64) -> String {
+    let token = format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(format!("{{\"exp\":{end}}}")));
+    format!(
+        "{{current-context: a, clusters: [{{name: a, cluster: {{server: 'https://h'}}}}],
+           users: [{{name: a, user: {{token: {token}}}}}],
+           contexts: [{{name: a, context: {{cluster: a, user: a, namespace: team-a}}}}]}}"
+    )
+}
+
+/// Puts a file, or nothing, into a folder as kubelet mounts a Secret.
+fn mount(folder: &Path, version: &str, content: Option<&str>) {
+    let own = folder.join(version);
+    fs::create_dir_all(&own).unwrap();
+    if let Some(content) = content {
+        fs::write(own.join(COPY_KEY), content).unwrap();
+    }
+    symlink(version, folder.join("..new")).unwrap();
+    fs::rename(folder.join("..new"), folder.join("..data")).unwrap();
+    let link = folder.join(COPY_KEY);
+    drop(fs::remove_file(&link));
+    if content.is_some() {
+        symlink("..data/cloud-config", link).unwrap();
+    }
+}
+
+struct Folders {
+    _root: tempfile::TempDir,
+    places: Places,
+}
+
+impl Folders {
+    fn new(source: &str) -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let (given, rotated) = (root.path().join("source"), root.path().join("rotated"));
+        fs::create_dir(&rotated).unwrap();
+        fs::write(&given, source).unwrap();
+        Self { _root: root, places: Places { given: Some(given), rotated: Some(rotated) } }
+    }
+
+    fn source(&self, text: &str) {
+        fs::write(self.places.given.as_ref().unwrap(), text).unwrap();
+    }
+
+    fn copy(&self, version: &str, content: Option<&str>) {
+        mount(self.places.rotated.as_ref().unwrap(), version, content);
+    }
+}
+
+fn end(config: &CloudConfig) -> i64 {
+    match crate::expiry::of_user(&config.config.auth_info) {
+        Some(Expiry::At(end)) => end.as_second(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_copy_counts_while_it_was_made_from_the_source_as_it_is() {
+    let source = kubeconfig(1000);
+    let folders = Folders::new(&source);
+    let read = || folders.places.read().unwrap();
+    assert_eq!((end(&read()), read().is_copy()), (1000, false), "the Secret is empty at first");
+    folders.copy("..1", Some(&copy(&source, &kubeconfig(2000))));
+    assert_eq!((end(&read()), read().is_copy()), (2000, true));
+    assert_eq!(read().source(), source);
+    // a person gives another one
+    folders.source(&kubeconfig(1500));
+    assert_eq!((end(&read()), read().is_copy()), (1500, false), "a source that was changed since wins");
+    folders.source(&source);
+    for useless in ["", "{", &kubeconfig(2000), &copy(&source, "]"), &copy("other", &kubeconfig(2000))] {
+        folders.copy("..2", Some(useless));
+        assert_eq!((end(&read()), read().is_copy()), (1000, false), "{useless}");
+    }
+    let elsewhere = kubeconfig(2000).replace("team-a", "team-b");
+    folders.copy("..3", Some(&copy(&source, &elsewhere)));
+    assert!(!read().is_copy(), "no copy leads into another namespace");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_copy_and_a_new_source_are_taken_over_within_five_seconds() {
+    let source = kubeconfig(1000);
+    let folders = Folders::new(&source);
+    let connection = Connection::open(&folders.places.read().unwrap(), &Options::named("part/1")).unwrap();
+    let (followed, stop) = (connection.followed(), CancellationToken::new());
+    tokio::spawn(connection.follow(folders.places.clone(), stop.clone()));
+    let changes: [(&dyn Fn(), i64); 4] = [
+        (&|| folders.copy("..1", Some(&copy(&source, &kubeconfig(2000)))), 2000),
+        (&|| folders.copy("..2", Some(&copy(&source, &kubeconfig(3000)))), 3000),
+        (&|| folders.source(&kubeconfig(1500)), 1500),
+        (&|| folders.copy("..3", Some(&copy(&kubeconfig(1500), &kubeconfig(4000)))), 4000),
+    ];
+    for (change, expected) in changes {
+        change();
+        sleep(Duration::from_secs(5)).await;
+        assert_eq!(end(&followed.borrow().config), expected);
+    }
+    stop.cancel();
+}
+
+// who runs on would else fall back to a token that may have ended long ago
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_a_person_takes_away_does_not_take_the_newer_token_from_who_runs() {
+    let source = kubeconfig(1000);
+    let folders = Folders::new(&source);
+    folders.copy("..1", Some(&copy(&source, &kubeconfig(2000))));
+    let connection = Connection::open(&folders.places.read().unwrap(), &Options::named("part/1")).unwrap();
+    let (mut followed, stop) = (connection.followed(), CancellationToken::new());
+    tokio::spawn(connection.follow(folders.places.clone(), stop.clone()));
+    folders.copy("..2", None);
+    sleep(Duration::from_secs(5)).await;
+    assert!(followed.has_changed().unwrap(), "whoever rotates looks again");
+    let now = followed.borrow_and_update().clone();
+    assert_eq!((end(&now.config), now.fault), (2000, None));
+    sleep(Duration::from_secs(60)).await;
+    assert!(!followed.has_changed().unwrap(), "once");
+    folders.source(&kubeconfig(1500));
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(end(&followed.borrow().config), 1500, "a source that a person changes wins");
+    stop.cancel();
+}

@@ -32,6 +32,7 @@ pub mod cluster;
 mod cluster_names;
 pub mod credential;
 pub mod datapath;
+mod event_reasons;
 mod instances;
 pub mod load_balancers;
 mod metrics;
@@ -43,5 +44,6 @@ mod run;
 pub mod service_config;
 mod source_ranges;
 
+pub use event_reasons::EVENT_REASONS;
 pub use guest_vms::{AddressRules, TopologyLabels};
 pub use run::{ElectionSettings, Parts, Settings, run};

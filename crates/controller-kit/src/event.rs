@@ -54,6 +54,16 @@ pub enum EventType {
     Warning,
 }
 
+impl EventType {
+    /// As it is written.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
 /// An Event that a controller will record.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PendingEvent {
@@ -252,7 +262,7 @@ impl EventWorker {
                 ..ObjectMeta::default()
             },
             involved_object: queued.about.clone(),
-            type_: Some(if event.event_type == EventType::Normal { "Normal" } else { "Warning" }.into()),
+            type_: Some(event.event_type.name().to_owned()),
             reason: Some(event.reason.to_owned()),
             message: Some(event.message.clone()),
             count: Some(1),

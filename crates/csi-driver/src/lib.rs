@@ -18,6 +18,7 @@ pub mod calls;
 pub mod cli;
 pub mod controller;
 pub mod endpoint;
+mod event_reasons;
 pub mod guest;
 pub mod healing;
 pub mod host;
@@ -32,6 +33,8 @@ pub mod refusal;
 mod replaceable;
 pub mod run;
 pub mod volume;
+
+pub use event_reasons::EVENT_REASONS;
 
 /// The messages and services of the Container Storage Interface 1.12, made from `proto/csi.proto`.
 #[expect(

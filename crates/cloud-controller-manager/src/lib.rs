@@ -19,14 +19,14 @@
 //! * `networks`: the interface of the Nodes on a network that a Service asks for, and the ConfigMap that lists them.
 //! * `outage`: the kinds of Harvester that cannot be listed, and why; Services and Nodes that wait get the reason.
 //! * [`notices`]: what the program says about itself, in the log and on its own Pod; who says it: [`credential`],
-//!   `answers`, `cluster_names`.
+//!   [`answers`], `cluster_names`.
 //! * `metrics`: metrics under the names of Kubernetes.
 //! * [`run()`]: all of it as a library call; [`cli`]: the process under its production name.
 
 #![forbid(unsafe_code)]
 
 mod announced;
-mod answers;
+pub mod answers;
 pub mod cli;
 pub mod cluster;
 mod cluster_names;

@@ -6,6 +6,7 @@ use cloud_controller_manager::{
     cluster::GuestCluster,
     datapath::{AllowedDatapaths, Policy},
     load_balancers::ServiceSettings,
+    notices::Notices,
     requested::Aliases,
     run,
 };
@@ -74,7 +75,18 @@ impl Ccm {
         harvester: Client,
         change: impl FnOnce(&mut Settings),
     ) -> Self {
-        let parts = Parts::new(guest, harvester, Clock::starting_at(cluster.start()));
+        Self::start_telling(cluster, [guest, harvester], Notices::default(), change).await
+    }
+
+    /// With a place for what it says about itself; the clients are those of the guest and of Harvester.
+    pub(crate) async fn start_telling(
+        cluster: &TestCluster,
+        [guest, harvester]: [Client; 2],
+        notices: Notices,
+        change: impl FnOnce(&mut Settings),
+    ) -> Self {
+        let mut parts = Parts::new(guest, harvester, Clock::starting_at(cluster.start()));
+        parts.notices = notices;
         let mut settings = Settings {
             rules: rules(cluster),
             addresses: AddressRules::default(),

@@ -68,7 +68,7 @@ impl Process {
     pub(crate) fn reconcile(&self, bed: &Bed) {
         let tasks = bed.tasks.child();
         let recorder =
-            Recorder::start(&tasks, bed.guest(), "csi", Clock::system(), &Capabilities::assumed([]));
+            Recorder::start(&tasks, bed.guest(), "harvester-csi-driver", Clock::system(), &Capabilities::assumed([]));
         let parts = Parts { guest: self.guest.clone(), attacher: self.attacher.clone(), recorder };
         bed.tasks.spawn(async move { run(parts, &tasks).await });
     }

@@ -37,7 +37,10 @@ that is not here. Where a role grants no Events they are in the log alone, under
 
 /// What people know of a component.
 const COMPONENTS: [(&str, &str); 7] = [
-    ("service-controller", "The cloud controller manager, about Services ([load-balancing.md](../load-balancing.md))."),
+    (
+        "service-controller",
+        "The cloud controller manager, about Services ([load-balancing.md](../load-balancing.md)).",
+    ),
     ("cloud-node-controller", "The cloud controller manager, about Nodes ([nodes.md](../nodes.md))."),
     ("cloud-node-lifecycle-controller", "The cloud controller manager, about Nodes that are not ready."),
     ("cloud-controller-manager", "The cloud controller manager, about itself, on its own Pod."),
@@ -71,7 +74,9 @@ fn the_document_of_events_is_what_the_crates_say() {
     let mut text = EVENTS.to_owned();
     for (component, about) in COMPONENTS {
         let rows = rows.remove(component).expect("the component says something");
-        text += &format!("\n## `{component}`\n\n{about}\n\n| Reason | Type | On | What is so | What helps |\n|---|---|---|---|---|\n");
+        text += &format!(
+            "\n## `{component}`\n\n{about}\n\n| Reason | Type | On | What is so | What helps |\n|---|---|---|---|---|\n"
+        );
         text.extend(rows.into_values());
     }
     assert!(rows.is_empty(), "nobody knows these components: {rows:?}");

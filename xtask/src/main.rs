@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, reason = "a task talks to the person who started it")]
 
 mod bench;
+mod book;
 mod charts;
 mod counts;
 mod package_driver;
@@ -32,7 +33,7 @@ struct Cli {
 enum Task {
     /// Run everything: format, lints, tests on both API servers, documents, licences, the sandbox tour, fault schedules.
     Test(test::Options),
-    /// Build the outside tools (API server, etcd, kubectl, helm, cargo-deny) into the cache, where they are not there yet.
+    /// Build the outside tools (API server, etcd, kubectl, helm, cargo-deny, mdBook) into the cache, where they are not there yet.
     Tools,
     /// Run the sandbox's tour.
     Tour(tour::Options),
@@ -44,6 +45,8 @@ enum Task {
     PackageDriver(package_driver::Options),
     /// Package the Helm charts as a repository, with its index and the list of images, into target/charts/.
     Charts(charts::Options),
+    /// Make a book of docs/, into target/book/.
+    Book,
 }
 
 fn main() -> ExitCode {
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Task::Bench(options) => bench::run(&options),
         Task::PackageDriver(options) => package_driver::run(&options),
         Task::Charts(options) => charts::run(&options),
+        Task::Book => book::run(),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

@@ -92,7 +92,11 @@ const ON_SERVICES: &[EventReason] = &[
         "`primary-service` names no Service, itself, or leads into a ring",
         "correct it",
     ),
-    fault("InvalidRequestedAddress", "what the Service asks for is no address that it can have", "correct it"),
+    fault(
+        "InvalidRequestedAddress",
+        "what the Service asks for is no address that it can have",
+        "correct it",
+    ),
     fault("InvalidSourceRanges", "the source ranges are malformed, not of IPv4, or too many", "correct them"),
     fault(
         "LoadBalancerWithoutService",
@@ -203,7 +207,12 @@ const ON_NODES: &[EventReason] = &[
         "the Node is labelled as none of ours, and waits for a cloud",
         "remove the taint, or the label",
     ),
-    EventReason::normal("NodeOfAnotherCloud", NODE, "its provider ID is another cloud's: it is left alone", ""),
+    EventReason::normal(
+        "NodeOfAnotherCloud",
+        NODE,
+        "its provider ID is another cloud's: it is left alone",
+        "",
+    ),
     EventReason::warning(
         "ProviderIdOutdated",
         NODE,

@@ -4,6 +4,7 @@
 
 mod component {
     mod addresses;
+    mod documented_pools;
     mod dual;
     mod faults;
     mod fixtures;

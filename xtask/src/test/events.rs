@@ -56,12 +56,12 @@ fn faults(document: &str, seen: &str) -> Vec<String> {
     let sentence = |(component, reason, fact): &Fact, what: &str| {
         format!("Event {reason} of {component}, {fact}: {what}")
     };
-    let unseen = documented.difference(&seen).map(|fact| {
-        sentence(fact, "is in docs/reference/events.md, and no component test provoked it")
-    });
-    let unknown = seen.difference(&documented).map(|fact| {
-        sentence(fact, "was seen by a test, and is not in docs/reference/events.md")
-    });
+    let unseen = documented
+        .difference(&seen)
+        .map(|fact| sentence(fact, "is in docs/reference/events.md, and no component test provoked it"));
+    let unknown = seen
+        .difference(&documented)
+        .map(|fact| sentence(fact, "was seen by a test, and is not in docs/reference/events.md"));
     unseen.chain(unknown).collect()
 }
 
@@ -100,7 +100,8 @@ mod tests {
 
     #[test]
     fn a_documented_event_that_no_test_saw_is_a_fault() {
-        let seen = "service-controller\tEnsured\tNormal\tService\nservice-controller\tFamilies\tNormal\tService\n";
+        let seen =
+            "service-controller\tEnsured\tNormal\tService\nservice-controller\tFamilies\tNormal\tService\n";
         let sentence = "Event Families of service-controller, Warning: is in docs/reference/events.md, and no component \
                         test provoked it";
         assert_eq!(faults(DOCUMENT, seen), [sentence]);
@@ -114,6 +115,8 @@ mod tests {
                     service-controller\tFamilies\tWarning\tService\n\
                     service-controller\tBroken\tWarning\tService\n";
         let found = faults(DOCUMENT, seen);
-        assert!(found.len() == 2 && found[0].starts_with("Event Broken of service-controller, Service: was seen"));
+        assert!(
+            found.len() == 2 && found[0].starts_with("Event Broken of service-controller, Service: was seen")
+        );
     }
 }

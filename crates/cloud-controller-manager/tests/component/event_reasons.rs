@@ -21,8 +21,8 @@ use tokio::sync::watch;
 
 use super::{
     harness::{
-        Ccm, allocate, create_service, delete_vm, harvester_says, join, load_balancer, node, service, set_ready, told,
-        until,
+        Ccm, allocate, create_service, delete_vm, harvester_says, join, load_balancer, node, service,
+        set_ready, told, until,
     },
     host_datapath::{CHECKED, start_with_two_nodes},
     sharing::{ask, told_about},

@@ -4,7 +4,7 @@
 
 mod component {
     mod addresses;
-    mod documented_pools;
+    mod documented;
     mod dual;
     mod faults;
     mod fixtures;

@@ -1,9 +1,14 @@
-//! The pools of Harvester's own pages, with their addresses and selectors (docs/contract/user-docs.md).
+//! The pools of Harvester's own pages, with their addresses and selectors (docs/contract/user-docs.md), and an Event that no other
+//! test provokes (docs/reference/events.md).
 
 use harvester_api::LoadBalancer;
-use test_cluster::TestCluster;
+use serde_json::json;
+use test_cluster::{TestCluster, addresses::granted};
 
-use super::fixtures::{controller, in_step};
+use super::{
+    fixtures::{controller, in_step, told},
+    lab::Lab,
+};
 
 /// A pool of the pages; ranges and selector in YAML.
 async fn pool(cluster: &TestCluster, name: &str, ranges: &str, selector: &str) {
@@ -61,5 +66,17 @@ test_cluster::component_tests! {
         assert_eq!(given(&cluster, "a", ours).await, is("default-ip-pool", "192.168.100.2"));
         in_step(&cluster).await;
         controller.stop().await;
+    }
+
+    async fn an_object_with_more_than_a_hundred_listeners_is_told_once_and_serves(cluster: TestCluster) {
+        let lab = Lab::serving(cluster).await;
+        let listener = |port: usize| json!({"name": format!("p{port}"), "port": port, "protocol": "TCP", "backendPort": 8080});
+        let many: Vec<_> = (1..=101).map(listener).collect();
+        let many = json!({"spec": {"listeners": many}});
+        lab.cluster.harvester.patch::<LoadBalancer>("team-a/web", many).await;
+        let told_to = "101 listeners: a load balancer has at most 100; spread them over several load balancers";
+        lab.until_ready_says(told_to).await;
+        assert_eq!(told(&lab.cluster, "TooManyListeners").await, granted(&lab.cluster, 1));
+        lab.until_endpoints(&["192.168.7.11+"]).await;
     }
 }

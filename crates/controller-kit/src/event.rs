@@ -353,7 +353,7 @@ mod tests {
 
     fn start(tasks: &TaskGroup, client: &Client) -> Recorder {
         let capabilities = Capabilities::start(tasks, client.clone(), Wanted::default());
-        Recorder::start(tasks, client.clone(), "service-controller", Clock::system(), &capabilities)
+        Recorder::start(tasks, client.clone(), "example-controller", Clock::system(), &capabilities)
     }
 
     async fn said(server: &ApiServer) -> Vec<(String, i32)> {
@@ -429,7 +429,7 @@ mod tests {
         let client = server.client(User::service_account("kube-system", "nobody"));
         let wanted = Wanted { rights: vec![CREATE_EVENTS, PATCH_EVENTS], fields: Vec::new() };
         let capabilities = Capabilities::start(&tasks, client.clone(), wanted);
-        let recorder = Recorder::start(&tasks, client, "service-controller", Clock::system(), &capabilities);
+        let recorder = Recorder::start(&tasks, client, "example-controller", Clock::system(), &capabilities);
         recorder.publish(&about("web"), &PendingEvent::normal("Changed", "refused"));
         sleep(Duration::from_secs(60)).await;
         let records = server.audit().records();

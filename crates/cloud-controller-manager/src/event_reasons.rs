@@ -42,13 +42,13 @@ const ON_SERVICES: &[EventReason] = &[
     fault("AnnotationHasNoEffect", "an annotation that nothing reads here", "what the message says"),
     fault(
         "AnnouncedInGuest",
-        "a Service on the data path host asks kube-vip in the guest for something",
-        "remove the annotation that the message names",
+        "kube-vip in the guest has announced the Service, and would announce its address a second time",
+        "make the Service anew for the data path host",
     ),
     fault(
         "ClassNeedsHostPath",
-        "the class `harvesterhci.io/load-balancer` is for the data path host, which is not allowed",
-        "allow it with `--allowed-data-paths`, or take another class",
+        "the class `harvesterhci.io/load-balancer` is for the data path host, which is not allowed, or not asked for",
+        "allow it with `--allowed-data-paths`, or take the class away",
     ),
     EventReason::normal(
         "ClientAddressNotPreserved",
@@ -161,7 +161,7 @@ const ON_SERVICES: &[EventReason] = &[
     fault(
         "VipAnnouncedTwice",
         "kube-vip in the guest announces the address too",
-        "remove what the message names",
+        "restart kube-vip in the guest, or make the Service anew",
     ),
     fault(
         "VipStillAnnounced",

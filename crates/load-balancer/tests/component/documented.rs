@@ -68,6 +68,8 @@ test_cluster::component_tests! {
         controller.stop().await;
     }
 
+    /// Its role may grant no Events.
+    #[each_role]
     async fn an_object_with_more_than_a_hundred_listeners_is_told_once_and_serves(cluster: TestCluster) {
         let lab = Lab::serving(cluster).await;
         let listener = |port: usize| json!({"name": format!("p{port}"), "port": port, "protocol": "TCP", "backendPort": 8080});

@@ -11,6 +11,7 @@ const CRATES: &[&str] = &["load-balancer", "cloud-controller-manager", "cloud-pr
 /// Words of Kubernetes and KubeVirt in the same spelling.
 const NO_REASONS: &[&str] = &[
     "AgentConnected",
+    "ConfigMap",
     "EndpointSlice",
     "ExternalIP",
     "InternalIP",

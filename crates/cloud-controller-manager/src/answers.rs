@@ -23,7 +23,7 @@ const REFUSED_FOR: Duration = Duration::from_secs(10);
 
 /// Looks at the answers of one server. Clones look together.
 #[derive(Clone)]
-pub(crate) struct Answers(Arc<Inner>);
+pub struct Answers(Arc<Inner>);
 
 struct Inner {
     /// Whose answers they are: `Harvester`.
@@ -50,11 +50,12 @@ fn skew(date: &str, now: Timestamp) -> Result<Option<SignedDuration>, jiff::Erro
 }
 
 impl Answers {
-    pub(crate) fn new(of: &'static str, credential: String, clock: Clock, notices: Notices) -> Self {
+    pub fn new(of: &'static str, credential: String, clock: Clock, notices: Notices) -> Self {
         Self(Arc::new(Inner { of, credential, clock, notices, state: Mutex::default() }))
     }
 
-    pub(crate) fn saw(&self, answered: &Answered<'_>) {
+    /// Looks at one answer.
+    pub fn saw(&self, answered: &Answered<'_>) {
         let date = answered.headers.and_then(|headers| headers.get("date")?.to_str().ok());
         if let Some(date) = date.filter(|_| answered.took < PROMPT)
             && let Ok(skew) = skew(date, self.0.clock.now())

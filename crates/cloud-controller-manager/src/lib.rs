@@ -26,11 +26,12 @@
 #![forbid(unsafe_code)]
 
 mod announced;
-mod answers;
+pub mod answers;
 pub mod cli;
 pub mod cluster;
 mod cluster_names;
 pub mod datapath;
+mod event_reasons;
 mod instances;
 pub mod load_balancers;
 mod metrics;
@@ -42,5 +43,6 @@ mod run;
 pub mod service_config;
 mod source_ranges;
 
+pub use event_reasons::EVENT_REASONS;
 pub use guest_vms::{AddressRules, TopologyLabels};
 pub use run::{ElectionSettings, Parts, Settings, run};

@@ -18,7 +18,7 @@ use program::{
 };
 
 /// Source of the Events.
-const COMPONENT: &str = "cloud-controller-manager";
+pub(crate) const COMPONENT: &str = "cloud-controller-manager";
 
 /// Where notices go: to the log, until a Pod is known. Clones are the same place.
 #[derive(Clone, Default)]

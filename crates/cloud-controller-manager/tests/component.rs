@@ -1,6 +1,8 @@
 //! The cloud controller manager in a guest and a Harvester cluster, on the simulated servers and on real ones. The
 //! tests play Harvester's load balancer and kube-vip themselves: what is tested is what is asked of them.
 
+#[path = "component/event_reasons.rs"]
+mod event_reasons;
 #[path = "component/families.rs"]
 mod families;
 #[path = "component/guest_datapath.rs"]

@@ -2,12 +2,14 @@
 #![forbid(unsafe_code)]
 
 mod event;
+mod event_reasons;
 mod failure;
 mod instances;
 mod load_balancers;
 mod node;
 mod service;
 
+pub use event_reasons::EVENT_REASONS;
 pub use failure::Failure;
 pub use instances::{AddressProblem, Instance, InstanceMetadata, InstanceState, Instances};
 pub use load_balancers::{

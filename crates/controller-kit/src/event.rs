@@ -54,6 +54,16 @@ pub enum EventType {
     Warning,
 }
 
+impl EventType {
+    /// As it is written.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
 /// An Event that a controller will record.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PendingEvent {
@@ -252,7 +262,7 @@ impl EventWorker {
                 ..ObjectMeta::default()
             },
             involved_object: queued.about.clone(),
-            type_: Some(if event.event_type == EventType::Normal { "Normal" } else { "Warning" }.into()),
+            type_: Some(event.event_type.name().to_owned()),
             reason: Some(event.reason.to_owned()),
             message: Some(event.message.clone()),
             count: Some(1),
@@ -343,7 +353,7 @@ mod tests {
 
     fn start(tasks: &TaskGroup, client: &Client) -> Recorder {
         let capabilities = Capabilities::start(tasks, client.clone(), Wanted::default());
-        Recorder::start(tasks, client.clone(), "service-controller", Clock::system(), &capabilities)
+        Recorder::start(tasks, client.clone(), "example-controller", Clock::system(), &capabilities)
     }
 
     async fn said(server: &ApiServer) -> Vec<(String, i32)> {
@@ -419,7 +429,7 @@ mod tests {
         let client = server.client(User::service_account("kube-system", "nobody"));
         let wanted = Wanted { rights: vec![CREATE_EVENTS, PATCH_EVENTS], fields: Vec::new() };
         let capabilities = Capabilities::start(&tasks, client.clone(), wanted);
-        let recorder = Recorder::start(&tasks, client, "service-controller", Clock::system(), &capabilities);
+        let recorder = Recorder::start(&tasks, client, "example-controller", Clock::system(), &capabilities);
         recorder.publish(&about("web"), &PendingEvent::normal("Changed", "refused"));
         sleep(Duration::from_secs(60)).await;
         let records = server.audit().records();

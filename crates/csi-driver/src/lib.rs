@@ -20,6 +20,7 @@ pub mod cli;
 pub mod controller;
 pub mod credential;
 pub mod endpoint;
+mod event_reasons;
 pub mod guest;
 pub mod healing;
 pub mod host;
@@ -34,6 +35,8 @@ pub mod refusal;
 mod replaceable;
 pub mod run;
 pub mod volume;
+
+pub use event_reasons::EVENT_REASONS;
 
 /// The messages and services of the Container Storage Interface 1.12, made from `proto/csi.proto`.
 #[expect(

@@ -203,6 +203,18 @@ component_tests! {
         tasks.end().await;
     }
 
+    async fn a_ready_node_that_somebody_else_has_tainted_is_told_and_stays_tainted(cluster: TestCluster) {
+        let (tasks, _kept) = start(&cluster).await;
+        let taints = json!([{"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"}]);
+        cluster.guest.patch::<Node>("worker-1", json!({"spec": {"taints": taints}})).await;
+        ready(&cluster, "worker-1", "True").await;
+        cluster.settle().await;
+        let reasons: Vec<_> = told(&cluster).await.into_iter().map(|(reason, _)| reason).collect();
+        assert_eq!(reasons, ["NodeStaysOutOfService"]);
+        assert_eq!(taint(&cluster, "worker-1").await.as_deref(), Some("nodeshutdown"));
+        tasks.end().await;
+    }
+
     // docs/contract/csi-driver.md#node-lost
     #[simulated_only("a minute")]
     async fn the_node_of_a_deleted_machine_is_out_of_service_too(cluster: TestCluster) {

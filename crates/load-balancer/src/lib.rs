@@ -27,6 +27,7 @@ mod caches;
 pub mod cli;
 mod condition;
 mod controller;
+mod event_reasons;
 mod host_datapath;
 mod import;
 mod metrics;
@@ -43,6 +44,7 @@ mod vms;
 mod wiring;
 
 pub use controller::dry_run;
+pub use event_reasons::EVENT_REASONS;
 pub use run::{ElectionTimes, Error, Parts, run};
 
 /// The choices of the command line.

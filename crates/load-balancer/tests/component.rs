@@ -4,6 +4,7 @@
 
 mod component {
     mod addresses;
+    mod documented;
     mod dual;
     mod faults;
     mod fixtures;

@@ -16,6 +16,7 @@ pub enum Tool {
     CsiSanity,
     Helm,
     CargoDeny,
+    MdBook,
 }
 
 /// What a real API server needs. Garbage collection and the end of namespaces come from kube-controller-manager,
@@ -24,6 +25,8 @@ pub const REAL_SERVER: [Tool; 3] = [Tool::Etcd, Tool::KubeApiserver, Tool::KubeC
 
 /// Version of cargo-deny that `cargo xtask tools` installs.
 pub const CARGO_DENY_VERSION: &str = "0.20.2";
+/// Version of mdBook that `cargo xtask book` installs.
+pub const MDBOOK_VERSION: &str = "0.5.4";
 
 /// A Go module of `tests/envtest/`, which pins the version of what is built from it.
 #[derive(Debug)]
@@ -65,6 +68,7 @@ impl Tool {
             Self::CsiSanity => "csi-sanity",
             Self::Helm => "helm",
             Self::CargoDeny => "cargo-deny",
+            Self::MdBook => "mdbook",
         }
     }
 
@@ -79,7 +83,7 @@ impl Tool {
             Self::Kubectl => Some((&KUBERNETES, "k8s.io/kubernetes/cmd/kubectl")),
             Self::CsiSanity => Some((&CSI_TEST, "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity")),
             Self::Helm => Some((&HELM, "helm.sh/helm/v4/cmd/helm")),
-            Self::CargoDeny => None,
+            Self::CargoDeny | Self::MdBook => None,
         }
     }
 
@@ -87,6 +91,7 @@ impl Tool {
     pub fn cached(self, cache: &Path) -> PathBuf {
         let folder = match self.source() {
             Some((module, _)) => format!("{}-{:016x}", module.name, digest(module.go_mod)),
+            None if self == Self::MdBook => format!("{}-{MDBOOK_VERSION}", self.name()),
             None => format!("{}-{CARGO_DENY_VERSION}", self.name()),
         };
         cache.join(folder).join(self.name())
@@ -96,7 +101,7 @@ impl Tool {
     pub fn find(self) -> Option<PathBuf> {
         let assets = env::var_os("KUBEBUILDER_ASSETS").map(PathBuf::from);
         let path = env::var_os("PATH").unwrap_or_default();
-        let from_path = matches!(self, Self::Kubectl | Self::Helm | Self::CargoDeny);
+        let from_path = matches!(self, Self::Kubectl | Self::Helm | Self::CargoDeny | Self::MdBook);
         assets
             .map(|folder| folder.join(self.name()))
             .into_iter()

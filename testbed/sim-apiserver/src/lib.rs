@@ -21,6 +21,7 @@ mod review;
 mod rights;
 mod rules;
 mod scale;
+mod seen_events;
 mod selection;
 mod server;
 mod store;

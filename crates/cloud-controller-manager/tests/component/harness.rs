@@ -6,6 +6,7 @@ use cloud_controller_manager::{
     cluster::GuestCluster,
     datapath::{AllowedDatapaths, Policy},
     load_balancers::ServiceSettings,
+    notices::Notices,
     requested::Aliases,
     run,
 };
@@ -76,6 +77,17 @@ impl Ccm {
     ) -> Self {
         let parts = Parts::new(guest, harvester, Clock::starting_at(cluster.start()));
         Self::start_parts(cluster, parts, change).await
+    }
+
+    /// With a place for what it says about itself; the clients are those of the guest and of Harvester.
+    pub(crate) async fn start_telling(
+        cluster: &TestCluster,
+        [guest, harvester]: [Client; 2],
+        notices: Notices,
+        change: impl FnOnce(&mut Settings),
+    ) -> Self {
+        let parts = Parts::new(guest, harvester, Clock::starting_at(cluster.start()));
+        Self::start_parts(cluster, Parts { notices, ..parts }, change).await
     }
 
     pub(crate) async fn start_parts(

@@ -51,6 +51,17 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    async fn a_changed_network_is_told_and_the_address_stays(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{}", "").await;
+        allocate(&cluster, "127.9.0.1").await;
+        let change = json!({"metadata": {"annotations": {"cloudprovider.harvesterhci.io/network": "default/vlan9"}}});
+        cluster.guest.patch::<Service>("shop/web", change).await;
+        until(&cluster, "the Service is told", async || told(&cluster, "NetworkFixed").await == 1).await;
+        assert_eq!(annotation(&service(&cluster).await.unwrap(), LOADBALANCER_IPS), Some("127.9.0.1"));
+        ccm.stop().await;
+    }
+
     async fn a_wrong_service_gets_one_event_with_every_fault_and_no_object(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         let wrong = "{cloudprovider.harvesterhci.io/ipam: static, cloudprovider.harvesterhci.io/primary-service: a/b/c,

@@ -60,6 +60,10 @@ const RESTORES: &str = "volumeremoterestores";
 const TAKEN: &str = "volumesnapshots";
 
 const LATE: &str = "changes are noticed up to ten seconds late";
+/// Healing acts on what is watched alone.
+const UNHEALED: &str = "changes are noticed up to ten seconds late; no volume is healed";
+/// So do those who look for lost machines.
+const BLIND: &str = "changes are noticed up to ten seconds late; no volume is healed, and no Node of a lost machine gets the taint";
 const NO_EXPORTS: &str = "no volume for many nodes is created, or none is attached: ask for ReadWriteOnce";
 const BY_WATCH: &str = "volumes are attached and detached only while the watches work";
 const NO_RESTORE: &str = "no remote backup is restored";
@@ -94,18 +98,18 @@ pub static GRANTS: [Grant; 48] = [
         "list",
         "",
         CLAIMS,
-        "volumes are neither listed nor deleted, and changes are noticed up to ten seconds late",
+        "volumes are neither listed, deleted nor healed, and changes are noticed up to ten seconds late",
     ),
-    machine("watch", "", CLAIMS, LATE),
+    machine("watch", "", CLAIMS, UNHEALED),
     machine("create", "", CLAIMS, "no volume is created"),
     machine("patch", "", CLAIMS, "no volume is attached, detached or grown"),
     machine("delete", "", CLAIMS, "no volume is deleted"),
     machine("get", KUBEVIRT, MACHINES, BY_WATCH),
     machine("list", KUBEVIRT, MACHINES, "no volume is attached, grown or listed"),
-    machine("watch", KUBEVIRT, MACHINES, LATE),
+    machine("watch", KUBEVIRT, MACHINES, BLIND),
     machine("get", KUBEVIRT, INSTANCES, BY_WATCH),
     machine("list", KUBEVIRT, INSTANCES, "no volume is attached, and a node has to have its machine's name"),
-    machine("watch", KUBEVIRT, INSTANCES, LATE),
+    machine("watch", KUBEVIRT, INSTANCES, BLIND),
     machine(
         "update",
         SUBRESOURCES,
@@ -311,6 +315,17 @@ mod tests {
             text("virtualmachines/addvolume"),
             "update virtualmachines.subresources.kubevirt.io/addvolume in namespace shop"
         );
+    }
+
+    // healing gives a pass up while one of the three is not watched, and then no machine is known to be lost
+    #[test]
+    fn without_a_watch_on_machines_nothing_is_healed_and_the_right_says_so() {
+        for resource in [CLAIMS, MACHINES, INSTANCES] {
+            let grant = GRANTS.iter().find(|it| it.verb == "watch" && it.resource == resource);
+            let off = grant.expect("the driver watches it").off;
+            assert!(off.contains("no volume is healed"), "{resource}: {off}");
+            assert_eq!(off.contains("no Node of a lost machine gets the taint"), resource != CLAIMS, "{off}");
+        }
     }
 
     // what people read is complete

@@ -1,8 +1,8 @@
 //! What a volume is used for, from the capabilities that CSI asks of it.
 //!
 //! ```text
-//! one node at a time    any mode for a single node, or only reading on several    a disk of the node's machine
-//! many nodes            a mode for several nodes, as files                        an NFS export of the host
+//! one node              any mode for a single node                            a disk of the node's machine
+//! many nodes            a mode for several nodes, only reading too, as files    an NFS export of the host
 //! many nodes, as block  refused: the host lets no disk into two machines
 //! ```
 

@@ -215,7 +215,13 @@ impl Bed {
         let tasks = self.tasks.child();
         let capabilities = Capabilities::assumed([]);
         assert!(capabilities.allows(&CREATE_EVENTS));
-        let recorder = Recorder::start(&tasks, self.admin.clone(), "csi", Clock::system(), &capabilities);
+        let recorder = Recorder::start(
+            &tasks,
+            self.admin.clone(),
+            "harvester-csi-driver",
+            Clock::system(),
+            &capabilities,
+        );
         let running = tasks.clone();
         tasks.spawn(async move {
             let parts = Parts { guest, attacher: Arc::new(process.attacher), recorder };

@@ -67,8 +67,13 @@ impl Process {
     /// It reconciles until the bed ends.
     pub(crate) fn reconcile(&self, bed: &Bed) {
         let tasks = bed.tasks.child();
-        let recorder =
-            Recorder::start(&tasks, bed.guest(), "csi", Clock::system(), &Capabilities::assumed([]));
+        let recorder = Recorder::start(
+            &tasks,
+            bed.guest(),
+            "harvester-csi-driver",
+            Clock::system(),
+            &Capabilities::assumed([]),
+        );
         let parts = Parts { guest: self.guest.clone(), attacher: self.attacher.clone(), recorder };
         bed.tasks.spawn(async move { run(parts, &tasks).await });
     }

@@ -4,7 +4,7 @@ use std::{collections::HashMap, time::Duration};
 
 use controller_kit::PendingEvent;
 use csi_driver::{
-    attach::{Attacher, Options},
+    attach::{Attacher, Options, moved},
     controller::{ControllerService, Settings},
     csi::{
         CreateVolumeRequest, NodeGetInfoRequest, Topology, TopologyRequirement, VolumeCapability,
@@ -105,10 +105,10 @@ impl<'a> Driver<'a> {
                     name: Some("data".to_owned()),
                     ..ObjectReference::default()
                 };
-                self.events.recorder().publish(&about, &PendingEvent::warning("Told", "all is told"));
+                self.events.recorder().publish(&about, &PendingEvent::warning(moved::REASON, "all is told"));
                 self.cluster.settle().await;
                 let events = self.cluster.guest.list::<Event>().await;
-                let is_told = events.iter().any(|event| event.reason.as_deref() == Some("Told"));
+                let is_told = events.iter().any(|event| event.reason.as_deref() == Some(moved::REASON));
                 if is_told { Ok(()) } else { Err(String::new()) }
             }
             other => panic!("nothing asks for {other:?} here: add it"),

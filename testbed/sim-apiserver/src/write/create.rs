@@ -13,7 +13,7 @@ use crate::request::Target;
 use crate::rules;
 use crate::server::{ApiServer, Ask};
 use crate::store::{Inner, Key, Lifetime, Stored};
-use crate::{Failure, conversion};
+use crate::{Failure, conversion, seen_events};
 
 /// Makes the object in the body of a POST.
 pub(super) async fn create(server: &ApiServer, ask: &Ask) -> Result<Arc<Stored>, Failure> {
@@ -80,6 +80,9 @@ pub(super) async fn store(
     })?;
     if kind.behaviour == Behaviour::Definition && !dry_run {
         follow_definition(server, &stored.value);
+    }
+    if !dry_run && kind.plural == "events" {
+        seen_events::note(&stored.value);
     }
     Ok(stored)
 }

@@ -259,6 +259,7 @@ pub(crate) async fn retire(
 mod tests {
     use jiff::SignedDuration;
     use rstest::rstest;
+    use serde_json::Value;
     use sim_apiserver::{ApiServer, User};
     use tokio::net::TcpListener;
 
@@ -454,7 +455,7 @@ mod tests {
     async fn a_token_asked_for_without_the_secret_outlives_it_and_ends_with_the_account_as_documented() {
         let harvester = harvester().await;
         let admin = harvester.server.client(User::admin());
-        let mut question = plan::token_request("demo", SignedDuration::from_hours(1));
+        let mut question = token::request("demo", SignedDuration::from_hours(1));
         question["spec"].as_object_mut().unwrap().remove("boundObjectRef");
         let file = harvester.file().await;
         let text = fs::read_to_string(&file).unwrap();

@@ -6,10 +6,10 @@ use cloud_config::{Answered, CloudConfig, Followed, Options, proxy::Environment}
 use cloud_controller_manager::{
     answers::Answers,
     cluster::GuestCluster,
-    credential::{self, Life},
     datapath::AllowedDatapaths,
     notices::Notices,
 };
+use credential_rotation::life::{self, Life};
 use harvester_api::{LoadBalancer, annotations, labels};
 use http::{HeaderMap, Method};
 use k8s_openapi::api::core::v1::{Event, Service};
@@ -220,7 +220,8 @@ test_cluster::component_tests! {
         let config = CloudConfig::parse(kubeconfig, "cloud-config", &Environment::default()).expect("it is good");
         let fault = Some("its current-context names nothing".to_owned());
         let (_file, followed) = watch::channel(Followed { config, fault });
-        tasks.spawn_until_stop(credential::follow(followed, Options::named("part/1"), clock, Life::new(clock), notices));
+        let tell = move |event: &_| notices.tell(event);
+        tasks.spawn_until_stop(life::follow(followed, Options::named("part/1"), clock, Life::new(clock), false, tell));
         hears(&cluster, "ccm-1", "CloudConfigNotUsed").await;
         tasks.end().await;
     }

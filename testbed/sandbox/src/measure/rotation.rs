@@ -42,7 +42,8 @@ pub(super) async fn failed_requests(environment: &Environment, batch: &mut Servi
     for number in 0..BATCHES {
         replace(file.as_ref(), &usual.replace(&old, &new_token(harvester, &account).await?))?;
         // the change is taken over while these are made
-        let made = batch.create(&format!("rotated-{number}"), OF_BATCH);
+        let name = format!("rotated-{number}");
+        let made = batch.create(&name, OF_BATCH);
         let (made, ()) = tokio::join!(made, sleep(FOLLOWED_WITHIN));
         made?;
     }

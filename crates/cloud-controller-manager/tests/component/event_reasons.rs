@@ -4,10 +4,7 @@ use std::time::Duration;
 
 use cloud_config::{Answered, CloudConfig, Followed, Options, proxy::Environment};
 use cloud_controller_manager::{
-    answers::Answers,
-    cluster::GuestCluster,
-    datapath::AllowedDatapaths,
-    notices::Notices,
+    answers::Answers, cluster::GuestCluster, datapath::AllowedDatapaths, notices::Notices,
 };
 use credential_rotation::life::{self, Life};
 use harvester_api::{LoadBalancer, annotations, labels};

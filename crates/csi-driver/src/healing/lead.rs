@@ -60,7 +60,7 @@ pub async fn stand(mut candidate: Candidate, tasks: TaskGroup) {
                     if let Some(credential) = credential {
                         credential.lead(fenced, &leadership).await;
                     }
-                    future::pending().await
+                    future::pending::<()>().await;
                 };
                 tokio::select! {
                     () = led => {}

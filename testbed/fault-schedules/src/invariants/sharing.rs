@@ -30,8 +30,11 @@ impl<'a> Sharing<'a> {
         Self { services: by_name, objects }
     }
 
-    /// The primary whose address the Service uses, by its label.
+    /// The primary whose address the Service uses, by its label or as a former one.
     pub(super) fn used_by(&self, service: &Service) -> Option<Shared<'a>> {
+        if let Some(former) = self.former(service) {
+            return Some(former);
+        }
         let name = service.labels().get(labels::PRIMARY_SERVICE)?.strip_prefix("shop.")?;
         let Some(shared) = self.primary(name) else {
             panic!("{} uses the address of {name}, which has none", service.name_any())
@@ -41,6 +44,20 @@ impl<'a> Sharing<'a> {
         let asked =
             service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS).filter(|_| is_left).cloned();
         Some(Shared { address: shared.address.or(asked), ..shared })
+    }
+
+    /// The primary whose address the Service shows, with an empty label: it asks for the address of another primary that it
+    /// cannot share, and the former one carries its ports on.
+    fn former(&self, service: &Service) -> Option<Shared<'a>> {
+        let shown = ingress(service);
+        let waits = asked(service).is_some() && service.labels().get(labels::PRIMARY_SERVICE)?.is_empty();
+        let of_others = self.objects.keys().filter(|name| **name != service.name_any());
+        let mut primaries = of_others.filter_map(|name| self.primary(name));
+        primaries.find(|it| {
+            waits
+                && it.object.spec.workload() == WorkloadType::Vm
+                && it.address.as_ref().is_some_and(|address| shown.contains(address))
+        })
     }
 
     fn primary(&self, name: &str) -> Option<Shared<'a>> {
@@ -56,7 +73,10 @@ impl<'a> Sharing<'a> {
     /// Whether other Services use the address of this one.
     pub(super) fn is_used(&self, primary: &Service) -> bool {
         let label = format!("shop.{}", primary.name_any());
-        self.services.values().any(|it| it.labels().get(labels::PRIMARY_SERVICE) == Some(&label))
+        self.services.values().any(|it| {
+            it.labels().get(labels::PRIMARY_SERVICE) == Some(&label)
+                || self.former(it).is_some_and(|of| of.primary.name_any() == primary.name_any())
+        })
     }
 
     /// # Panics

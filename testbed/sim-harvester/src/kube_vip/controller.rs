@@ -206,9 +206,19 @@ impl KubeVip {
     }
 
     fn subscribe(&self) {
-        let (add, deletions) = (self.queue.clone(), self.deletions.clone());
+        let (add, deletions, announced) =
+            (self.queue.clone(), self.deletions.clone(), self.announced.clone());
         self.services.on_change(move |change| {
             let uid = |service: &Option<Arc<Service>>| service.as_ref().and_then(|service| service.uid());
+            // each event counts, also where the next one is there before a look at the Service
+            if let Some(service) = change.new.as_ref().filter(|service| super::is_passed_over(service))
+                && let Some(of) = announced
+                    .lock()
+                    .expect("no panic while announcing")
+                    .get_mut(&service.uid().unwrap_or_default())
+            {
+                of.was_passed_over = true;
+            }
             if let Some(old) = change.old.as_ref().filter(|_| uid(&change.old) != uid(&change.new)) {
                 deletions.lock().expect("no panic while a deletion is noted").push(old.clone());
             }

@@ -189,7 +189,11 @@ fn without_values_both_usual_places_of_the_cloud_config_are_mounted() {
     let rendered = render(&helm, CCM, &[]);
     let ccm = container(&rendered, "Deployment", CCM, CCM);
     let mounts: Vec<_> = array(ccm, "/volumeMounts").iter().map(|mount| text(mount, "/mountPath")).collect();
-    assert_eq!(mounts, ["/etc/kubernetes", "/var/lib/rancher/rke2/etc/config-files"]);
+    // the last one has the copy with a newer token
+    assert_eq!(
+        mounts,
+        ["/etc/kubernetes", "/var/lib/rancher/rke2/etc/config-files", "/run/rotated-cloud-config"]
+    );
     for (_, pod) in pods(&render(&helm, CSI, &[])) {
         let places: Vec<_> =
             array(pod, "/volumes").iter().map(|volume| text(volume, "/hostPath/path")).collect();

@@ -15,8 +15,8 @@ fn seen(helm: &std::path::Path, options: &[&str]) -> (String, Vec<String>) {
     let rendered = render(helm, CCM, options);
     let ccm = container(&rendered, "Deployment", CCM, CCM);
     let pod = &object(&rendered, "Deployment", CCM)["spec"]["template"]["spec"];
-    let folders = array(pod, "/volumes").iter().map(|volume| text(volume, "/hostPath/path").to_owned());
-    (args(ccm)[0].to_owned(), folders.collect())
+    let of_node = |volume: &Value| Some(volume.pointer("/hostPath/path")?.as_str()?.to_owned());
+    (args(ccm)[0].to_owned(), array(pod, "/volumes").iter().filter_map(of_node).collect())
 }
 
 /// A file that was forgotten on a node would be read before the one that Rancher keeps fresh.

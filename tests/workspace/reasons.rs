@@ -13,6 +13,7 @@ const CRATES: &[&str] =
 const NO_REASONS: &[&str] = &[
     "AgentConnected",
     "ConfigMap",
+    "CustomResourceDefinition",
     "EndpointSlice",
     "ExternalIP",
     "InternalIP",

@@ -256,9 +256,21 @@ const ON_OWN_POD: &[EventReason] = &[
         "replace the cloud-config",
     ),
     EventReason::warning(
+        "CredentialNotRotated",
+        POD,
+        "the token of the cloud-config is due, and no newer one could be asked for or written",
+        "grant what the message names; it is tried again by itself",
+    ),
+    EventReason::warning(
         "CredentialRefused",
         POD,
         "an API server has answered 401 for ten seconds",
         "replace the cloud-config",
+    ),
+    EventReason::normal(
+        "CredentialRotated",
+        POD,
+        "the token of the cloud-config was renewed before its end",
+        "none",
     ),
 ];

@@ -26,6 +26,12 @@ pub const EVENT_REASONS: &[EventReasons] = &[EventReasons {
             "edit the IPPool that the message names",
         ),
         EventReason::warning(
+            "FormerVersionStored",
+            &["CustomResourceDefinition"],
+            "LoadBalancers may be stored as v1alpha1, which a later Harvester does not serve",
+            "write each of them once, as the log of the webhook says",
+        ),
+        EventReason::warning(
             "ImportIncomplete",
             CONFIG_MAP,
             "entries of ConfigMap `kube-system/kubevip` were not imported",

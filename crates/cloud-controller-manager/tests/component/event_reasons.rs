@@ -39,7 +39,7 @@ async fn create(cluster: &TestCluster, name: &str, annotations: &str, spec: &str
 }
 
 /// Waits for an Event with this reason about an object of this name.
-async fn hears(cluster: &TestCluster, name: &str, reason: &str) {
+pub(super) async fn hears(cluster: &TestCluster, name: &str, reason: &str) {
     let what = format!("{name} hears {reason}");
     until(cluster, &what, async || !told_about(cluster, name, reason).await.is_empty()).await;
 }
@@ -52,7 +52,7 @@ fn clients(cluster: &TestCluster) -> [Client; 2] {
 }
 
 /// Notices on a Pod of this name.
-fn on_pod(cluster: &TestCluster, tasks: &TaskGroup, name: &str) -> Notices {
+pub(super) fn on_pod(cluster: &TestCluster, tasks: &TaskGroup, name: &str) -> Notices {
     let (notices, clock) = (Notices::default(), Clock::starting_at(cluster.start()));
     let pod = OwnPod { namespace: "kube-system".into(), name: name.into(), uid: Some("a-1".to_owned()) };
     notices.write_to(tasks, cluster.guest.client(User::CloudControllerManager), clock, Some(pod));

@@ -8,18 +8,21 @@ use std::sync::{
 };
 
 use cloud_config::{CloudConfig, Followed, places, proxy::Environment};
-use cloud_controller_manager::{ElectionSettings, Parts};
+use cloud_controller_manager::{ElectionSettings, Parts, notices::Notices};
 use credential_rotation::{Rotation, RotationMetrics, SecretName, token};
 use http::{Method, Request};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
-use program::Clock;
+use program::{Clock, TaskGroup};
 use serde_json::Value;
 use test_cluster::{TestCluster, User};
 use tokio::sync::watch;
 
-use super::harness::{Ccm, interposed, until};
+use super::{
+    event_reasons::{hears, on_pod},
+    harness::{Ccm, interposed, until},
+};
 
 /// The Secret and the role of the chart; roles of the Go programs have nothing of the kind.
 const GUEST: &str = "
@@ -38,7 +41,7 @@ subjects: [{kind: ServiceAccount, name: harvester-cloud-controller-manager, name
 ";
 const SECRET: &str = "kube-system/harvester-cloud-provider-rotated";
 
-/// A kubeconfig whose token was made to rotate, and the rights for that.
+/// A kubeconfig whose token was made to rotate, and its rights in Harvester for that.
 async fn source(cluster: &TestCluster) -> String {
     let (namespace, name) = (&cluster.guest_cluster().vm_namespace, cluster.guest_cluster().account());
     let anchor = token::anchor_name(&name);
@@ -60,7 +63,6 @@ subjects: [{{kind: ServiceAccount, name: {name}, namespace: {namespace}}}]
 "
     );
     cluster.harvester.apply(&objects).await;
-    cluster.guest.apply(GUEST).await;
     let question = token::request(&name, SignedDuration::from_mins(10)).to_string().into_bytes();
     let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
     let request = Request::post(path).header("Content-Type", "application/json").body(question).unwrap();
@@ -80,7 +82,7 @@ async fn token_of_copy(cluster: &TestCluster, source: &str) -> Option<String> {
 }
 
 /// A candidate whose clock says that the token is due; `guest` is its way to the guest cluster.
-async fn candidate(cluster: &TestCluster, name: &str, source: &str, guest: Client) -> Ccm {
+async fn candidate(cluster: &TestCluster, name: &str, source: &str, guest: Client, notices: Notices) -> Ccm {
     let config = CloudConfig::parse(source, "cloud-config", &Environment::default()).unwrap();
     let (follows, followed) = watch::channel(Followed { config, fault: None });
     // nobody changes it, and the program has it until the end of the test
@@ -93,7 +95,7 @@ async fn candidate(cluster: &TestCluster, name: &str, source: &str, guest: Clien
         secret: SecretName::read(SECRET).unwrap(),
         clock: Clock::starting_at(cluster.start() + SignedDuration::from_secs(450)),
         metrics: RotationMetrics::default(),
-        tell: Arc::new(|_| ()),
+        tell: Arc::new(move |event| notices.tell(event)),
         connect: Arc::new(move |_| Ok(trial.clone())),
     };
     let parts = Parts::new(guest, harvester, Clock::starting_at(cluster.start()));
@@ -121,6 +123,8 @@ test_cluster::component_tests! {
     /// The first leader goes while its write is on the way, and the write arrives nowhere.
     async fn a_lease_that_moves_during_a_rotation_leaves_one_good_token(cluster: TestCluster) {
         let source = source(&cluster).await;
+        cluster.guest.apply(GUEST).await;
+        let tasks = TaskGroup::new();
         let held = Arc::new(AtomicBool::new(false));
         let saw = held.clone();
         let guest = interposed(cluster.guest.client(User::CloudControllerManager), move |method, path| {
@@ -133,16 +137,29 @@ test_cluster::component_tests! {
                 None
             }
         });
-        let first = candidate(&cluster, "first", &source, guest).await;
+        let first = candidate(&cluster, "first", &source, guest, Notices::default()).await;
         until(&cluster, "the first one has a token and writes it", async || held.load(Ordering::SeqCst)).await;
         let guest = cluster.guest.client(User::CloudControllerManager);
-        let second = candidate(&cluster, "second", &source, guest).await;
+        let notices = on_pod(&cluster, &tasks, "second");
+        let second = candidate(&cluster, "second", &source, guest, notices).await;
         assert_eq!(token_of_copy(&cluster, &source).await, None, "who does not lead writes nothing");
         first.stop().await;
         until(&cluster, "the next one has renewed it", async || token_of_copy(&cluster, &source).await.is_some()).await;
         let copy = token_of_copy(&cluster, &source).await;
         cluster.settle().await;
         assert_eq!(token_of_copy(&cluster, &source).await, copy);
+        hears(&cluster, "second", "CredentialRotated").await;
         second.stop().await;
+        tasks.end().await;
+    }
+
+    async fn a_token_that_may_not_be_written_is_told_on_the_pod(cluster: TestCluster) {
+        let source = source(&cluster).await;
+        let tasks = TaskGroup::new();
+        let (guest, notices) = (cluster.guest.client(User::CloudControllerManager), on_pod(&cluster, &tasks, "first"));
+        let only = candidate(&cluster, "first", &source, guest, notices).await;
+        hears(&cluster, "first", "CredentialNotRotated").await;
+        only.stop().await;
+        tasks.end().await;
     }
 }

@@ -187,7 +187,7 @@ impl Controller for ControllerService {
     ) -> Result<Response<DeleteSnapshotResponse>, Status> {
         let id = &request.get_ref().snapshot_id;
         require_snapshot(id)?;
-        let _call = self.in_flight.begin(&format!("snapshot/{id}"))?;
+        let _call = self.in_flight.begin(&format!("snapshot/{}", snapshots::object(id)))?;
         snapshots::delete_snapshot(&self.host, &self.needed, id).await?;
         Ok(Response::new(DeleteSnapshotResponse {}))
     }

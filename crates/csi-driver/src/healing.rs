@@ -193,10 +193,8 @@ impl Reconciler {
         }
         let (machines, instances, claims) = tokio::join!(call.machines(), call.instances(), call.claims());
         let (Some(machines), Some(instances), Some(claims)) = (machines, instances, claims) else {
-            self.say(
-                "volumes are not healed while the host is not watched: it is away, or refuses a list"
-                    .to_owned(),
-            );
+            let why = call.error().unwrap_or_else(|| "it has not answered yet".to_owned());
+            self.say(format!("volumes are not healed while the host is not watched: {why}"));
             return Some(Instant::now() + HOST_AGAIN);
         };
         self.said.clear();

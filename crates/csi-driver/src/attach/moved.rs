@@ -57,10 +57,14 @@ impl Exports {
     /// The exports that have moved, by their volumes, or the one of this volume; each is told once. What cannot be read
     /// has not moved: nobody is to wait for a list of volumes because of it.
     pub(crate) async fn moved(&self, host: &Host, only: Option<&HostName>) -> BTreeMap<String, Moved> {
-        let moved = self.look(host, only).await.unwrap_or_else(|error| {
-            tracing::debug!("where NFS exports are mounted is not known: {}", error_message(&error));
-            BTreeMap::new()
-        });
+        let moved = match self.look(host, only).await {
+            Ok(moved) => moved,
+            // what was told stays told
+            Err(error) => {
+                tracing::debug!("where NFS exports are mounted is not known: {}", error_message(&error));
+                return BTreeMap::new();
+            }
+        };
         let mut told = self.0.told.lock().expect("no panic while noting");
         told.retain(|volume, _| {
             moved.contains_key(volume) || only.is_some_and(|only| only.as_str() != volume)

@@ -10,11 +10,8 @@ use std::{
 };
 
 use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations::CSI_ATTACH};
-use k8s_openapi::api::{core::v1::PersistentVolumeClaim, storage::v1::StorageClass};
-use kube::{
-    Api,
-    api::{ListParams, Patch, PatchParams},
-};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 use tokio::{
     sync::{OnceCell, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock},
@@ -30,7 +27,7 @@ use super::{
     why::{Pod, Waiting, why_not},
     worker::Worker,
 };
-use crate::{refusal::Refusal, volume::name::HostName};
+use crate::{host, refusal::Refusal, volume::name::HostName};
 
 /// A call that hears of no change looks again after so long, past watches that do not work.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(10);
@@ -343,15 +340,19 @@ impl<'a> Session<'a> {
         if class.is_empty() {
             return Ok(false);
         }
-        let binds = self.binds_at_use.get_or_init(async || {
-            let classes: Api<StorageClass> = Api::all(self.attacher.host.client());
-            match classes.get(&class).await {
-                Ok(class) => class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"),
+        let binds = self.binds_at_use.get_or_try_init(async || {
+            match self.attacher.host.classes().get(&class).await {
+                Ok(class) => Ok(class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")),
                 // a class that this role may not read says nothing against its use
-                Err(_) => true,
+                Err(error) if host::is_refused(&error) => Ok(true),
+                // the host can bind no claim of a class that is gone
+                Err(error) if host::is_not_found(&error) => Ok(false),
+                Err(error) => {
+                    Err(Refusal::of_host(&format!("read StorageClass {class} on the host"), &error))
+                }
             }
         });
-        Ok(*binds.await)
+        binds.await.copied()
     }
 
     /// What the call waits for from now on.

@@ -182,6 +182,14 @@ impl Watching {
         changes.with(name)
     }
 
+    /// Why a watch does not work, as it was told last.
+    pub fn error(&self) -> Option<String> {
+        let state = self.0.state();
+        let running = state.running.as_ref()?;
+        let claims = running.claims.as_ref().and_then(Cache::watch_error);
+        running.machines.watch_error().or_else(|| running.instances.watch_error()).or(claims)
+    }
+
     /// The instances, where their watch works.
     pub async fn instances(&self) -> Option<Cache<VirtualMachineInstance>> {
         let instances = self.0.state().running.as_ref()?.instances.clone();

@@ -23,8 +23,9 @@ pub(super) async fn delete_volume(
     needed: &Needed,
     name: &HostName,
 ) -> Result<(), Refusal> {
-    let claim = create::read(host, name).await?;
+    let mut claim = create::read(host, name).await?;
     let plan = decide(claim.as_ref());
+    let mut was_detached = false;
     if let Some(claim) = &claim {
         host.check_owner(claim).await?;
         if plan.may_be_in_machine {
@@ -35,6 +36,7 @@ pub(super) async fn delete_volume(
                 // somebody is about to put it there, or has died while it left, or the Go driver, which writes no
                 // annotation, has taken it away
                 attacher.detach(name, &machine, &Mutex::default(), CALL_LASTS).await?;
+                was_detached = true;
             }
         }
         if plan.may_be_needed {
@@ -45,11 +47,23 @@ pub(super) async fn delete_volume(
         Restore::None => {}
         restore => delete_restore(host, name, restore).await?,
     }
+    if was_detached {
+        claim = create::read(host, name).await?;
+        if claim.as_ref().is_some_and(|claim| claim.annotations().contains_key(CSI_ATTACH)) {
+            return Err(Refusal::aborted(format!("volume {name} is being attached again: call again")));
+        }
+    }
     let Some(claim) = claim else { return Ok(()) };
     if plan.may_have_export {
         delete_export(host, attacher.users(), name, &claim).await?;
     }
-    match host.claims().delete(name.as_str(), &host::of_uid(claim.uid().as_deref())).await {
+    let this = match plan.restore {
+        // it goes with the VolumeRemoteRestore, which changes it
+        Restore::There => host::of_uid(claim.uid().as_deref()),
+        // a process that says meanwhile that the volume is its machine's puts a claim there that is gone
+        Restore::None | Restore::Perhaps => host::of_version(&claim.metadata),
+    };
+    match host.claims().delete(name.as_str(), &this).await {
         Ok(_) => Ok(()),
         Err(error) if host::is_not_found(&error) => Ok(()),
         Err(error) => Err(refusal(host, name, &error)),

@@ -90,6 +90,15 @@ pub(super) async fn create_snapshot(
     }
 }
 
+/// The name of the object with this ID, by which calls for it exclude one another: CreateSnapshot has no other.
+pub(super) fn object(id: &str) -> String {
+    match Handle::parse(id) {
+        Some(Handle::Backup { name, .. }) => name,
+        Some(Handle::Local(name)) => name.to_string(),
+        None => id.to_owned(),
+    }
+}
+
 /// The answer for a snapshot that is gone, or never was, is OK.
 pub(super) async fn delete_snapshot(host: &Host, needed: &Needed, id: &str) -> Result<(), Refusal> {
     match Handle::parse(id) {

@@ -2,7 +2,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use csi_driver::attach::Options;
 use futures::future::join_all;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use rstest::rstest;
 use serde_json::{Value, json};
 use sim_apiserver::faults::{Answer, Rule};
@@ -316,6 +316,26 @@ async fn a_refusal_of_the_host_is_passed_on_and_not_repeated() {
     assert_eq!(patches.count(), 1);
     bed.server.faults().clear();
     driver.publish("a").await.unwrap();
+}
+
+/// An Immediate class whose claim nobody can bind: in a machine it would keep all later volumes out.
+#[rstest]
+#[case::failed(Answer::Code(500))]
+#[case::gone(Answer::Code(404))]
+#[tokio::test(start_paused = true)]
+async fn a_class_that_could_not_be_read_lets_no_unbound_claim_into_a_machine(#[case] answer: Answer) {
+    let bed = Bed::new().await;
+    let pending = json!({"status": {"phase": "Pending"}});
+    let claim = json!({"metadata": {"name": "pvc-2"}, "spec": {"volumeMode": "Block", "storageClassName": "full",
+        "accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}});
+    let claim = serde_json::from_value(claim).unwrap();
+    bed.claims().create(&PostParams::default(), &claim).await.unwrap();
+    bed.claims().patch_status("pvc-2", &PatchParams::default(), &Patch::Merge(pending)).await.unwrap();
+    let mut rule = Rule::new(answer);
+    rule.resource = Some("storageclasses".to_owned());
+    bed.server.faults().add(rule);
+    Process::new(&bed, "p1").publish_volume("pvc-2", "a").await.unwrap_err();
+    assert_eq!(bed.requests("p1").iter().filter(|it| *it == "patch virtualmachines").count(), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -263,6 +263,22 @@ async fn a_snapshot_that_is_made_after_its_deletion_says_whose_it_is(
     assert_eq!(mark.name, "late");
 }
 
+/// CreateSnapshot knows the name, DeleteSnapshot the ID.
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_is_not_deleted_while_it_is_made_by_the_same_process() {
+    let bench = Bench::new().await;
+    class_of_backups(&bench).await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    for (kind, id) in [(Some("backup"), "backup:shop/one"), (None, "one")] {
+        let (_, refused) = tokio::join!(bench.snapshot("one", "source", kind), async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            bench.delete_snapshot(id).await.unwrap_err()
+        });
+        assert_eq!(refused.code(), Code::Aborted, "{refused}");
+        bench.delete_snapshot(id).await.unwrap();
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_restore_that_is_made_after_the_deletion_of_its_volume_says_whose_it_is() {
     let bench = Bench::new().await;

@@ -291,6 +291,28 @@ test_cluster::component_tests! {
         bed.tasks.end().await;
     }
 
+    // docs/contract/csi-driver.md#moved
+    #[simulated_only("a fault")]
+    async fn a_look_that_failed_tells_no_moved_export_twice(cluster: TestCluster) {
+        let bed = Bed::start(&cluster).await;
+        bed.attachment("node-a").await;
+        bed.attach("node-a").await;
+        bed.moves_to("10.53.99.1").await;
+        assert!(bed.condition().await.abnormal);
+        let faults = cluster.harvester.simulated().unwrap().faults();
+        let mut rule = Rule::new(Answer::Code(500));
+        rule.resource = Some("networkfilesystems".to_owned());
+        faults.add(rule);
+        assert!(!bed.condition().await.abnormal);
+        faults.clear();
+        assert!(bed.condition().await.abnormal);
+        cluster.settle().await;
+        let told = bed.told().await;
+        assert!(told.len() == 1 && told[0].starts_with("1 the NFS export of volume"), "{told:?}");
+        cluster.guest.delete::<VolumeAttachment>("va-node-a").await;
+        bed.tasks.end().await;
+    }
+
     // docs/contract/csi-driver.md#list: each minute, for each node and export
     async fn publishing_an_export_again_lists_nothing(cluster: TestCluster) {
         let bed = Bed::start(&cluster).await;

@@ -55,6 +55,7 @@ impl Bed {
 #[tokio::test(start_paused = true)]
 async fn a_disk_that_the_host_cannot_bring_leaves_when_another_waits(#[case] is_bound: bool) {
     let (bed, driver) = bed().await;
+    bed.class_that_waits().await;
     bed.claim("bad", if is_bound { STORAGE_CLASS } else { WAITS }).await;
     if is_bound {
         bed.host_attaches("bad", Some("stuck")).await;

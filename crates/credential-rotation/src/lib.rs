@@ -9,4 +9,4 @@ pub mod token;
 
 pub use decide::{Ask, Decision, decide};
 pub use metrics::RotationMetrics;
-pub use rotator::{Clusters, Rotation, SecretName};
+pub use rotator::{Clusters, Connect, Rotation, SecretName, connect};

@@ -64,7 +64,8 @@ pub struct Clusters {
 }
 
 type Tell = dyn Fn(&PendingEvent) + Send + Sync;
-type Connect = dyn Fn(&CloudConfig) -> Result<Client, String> + Send + Sync;
+/// Opens a connection by which a new token is tried.
+pub type Connect = dyn Fn(&CloudConfig) -> Result<Client, String> + Send + Sync;
 
 /// The rotation of one program's credential.
 #[derive(Clone)]
@@ -76,7 +77,6 @@ pub struct Rotation {
     pub metrics: RotationMetrics,
     /// Where people hear of it.
     pub tell: Arc<Tell>,
-    /// Opens a connection by which a new token is tried.
     pub connect: Arc<Connect>,
 }
 
@@ -90,12 +90,16 @@ impl Rotation {
         metrics: RotationMetrics,
         tell: Arc<Tell>,
     ) -> Self {
-        let connect = move |config: &CloudConfig| {
-            let opened = Connection::open(config, &options).map_err(|error| error.to_string())?;
-            Ok(opened.client())
-        };
-        Self { followed, secret, clock, metrics, tell, connect: Arc::new(connect) }
+        Self { followed, secret, clock, metrics, tell, connect: connect(options) }
     }
+}
+
+/// A connection to the server that the kubeconfig names, under the name that `options` give.
+pub fn connect(options: Options) -> Arc<Connect> {
+    Arc::new(move |config| {
+        let opened = Connection::open(config, &options).map_err(|error| error.to_string())?;
+        Ok(opened.client())
+    })
 }
 
 /// Why a try came to nothing.

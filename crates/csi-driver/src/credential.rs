@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cloud_config::{Followed, Options};
 use controller_kit::election::Leadership;
 use credential_rotation::{
-    Clusters, Rotation, RotationMetrics, SecretName,
+    Clusters, Connect, Rotation, RotationMetrics, SecretName,
     life::{self, Life},
 };
 use kube::Client;
@@ -32,6 +32,8 @@ pub struct Credential {
     /// There may be such a copy.
     pub rotates: bool,
     pub options: Options,
+    /// How a newer token is tried.
+    pub connect: Arc<Connect>,
     pub clock: Clock,
     pub life: Life,
     pub metrics: RotationMetrics,
@@ -59,9 +61,9 @@ impl Credential {
 
     async fn rotate(mut self, guest: Client, leadership: &Leadership) {
         let Some(Way { followed, client }) = self.way().await else { return };
-        let Self { secret: Some(secret), options, clock, metrics, missing, .. } = self else { return };
+        let Self { secret: Some(secret), connect, clock, metrics, missing, .. } = self else { return };
         let tell = Arc::new(move |event: &_| missing.notice(event));
-        let rotation = Rotation::new(followed, secret, options, clock, metrics, tell);
+        let rotation = Rotation { followed, secret, clock, metrics, tell, connect };
         rotation.run(Clusters { guest, harvester: leadership.client(client) }).await;
     }
 

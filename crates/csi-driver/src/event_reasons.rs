@@ -6,6 +6,7 @@ use crate::{attach::moved, cli::PROGRAM, host::missing, lease};
 
 const ATTACHMENT: &[&str] = &["VolumeAttachment", "PersistentVolumeClaim"];
 const NODE: &[&str] = &["Node"];
+const POD: &[&str] = &["Pod"];
 
 /// The reasons that this crate gives.
 pub const EVENT_REASONS: &[EventReasons] = &[
@@ -19,8 +20,38 @@ pub const EVENT_REASONS: &[EventReasons] = &[
                 "end all Pods that use it on the Nodes that the message names, then start them again",
             ),
             EventReason::warning(
+                "CloudConfigNotUsed",
+                POD,
+                "the changed kubeconfig of the host is of no use, and the former one goes on",
+                "correct it",
+            ),
+            EventReason::warning(
+                "CredentialExpired",
+                POD,
+                "the credential for the host has ended",
+                "replace the kubeconfig",
+            ),
+            EventReason::warning(
+                "CredentialExpires",
+                POD,
+                "the credential for the host ends within 14 days, 7 days, one day",
+                "replace the kubeconfig",
+            ),
+            EventReason::warning(
+                "CredentialNotRotated",
+                POD,
+                "the token for the host is due, and no newer one could be asked for or written",
+                "grant what the message names; it is tried again by itself",
+            ),
+            EventReason::normal(
+                "CredentialRotated",
+                POD,
+                "the token for the host was renewed before its end",
+                "none",
+            ),
+            EventReason::warning(
                 missing::REASON,
-                &["Pod"],
+                POD,
                 "Harvester refused a right, and what is off without it",
                 "grant it as the message says; nothing has to be restarted",
             ),

@@ -145,6 +145,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         secret: settings.rotated_secret,
         rotates: settings.rotated.is_some(),
         options: options.clone(),
+        connect: credential_rotation::connect(options.clone()),
         clock: parts.clock,
         life,
         metrics: rotations,

@@ -2,15 +2,27 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::path::Path;
+use std::{path::Path, sync::Arc, time::Duration};
 
+use cloud_config::{CloudConfig, Followed, Options, places, proxy::Environment};
+use credential_rotation::{RotationMetrics, SecretName, life::Life, token};
 use csi_driver::{
+    attach::{self, Attacher},
+    credential::{Credential, Way},
     guest::{Guest, User as VolumeUser},
-    host::{Host, reach::Reached},
+    healing::lead::{self, Candidate},
+    host::{Host, missing::Missing, reach::Reached},
+    leading::Leading,
     node_id::Finder,
 };
-use k8s_openapi::api::storage::v1::VolumeAttachment;
-use program::health::Health;
+use http::Request;
+use jiff::SignedDuration;
+use k8s_openapi::api::{
+    core::v1::{Event, Secret},
+    storage::v1::VolumeAttachment,
+};
+use program::{Clock, TaskGroup, health::Health, pod::OwnPod};
+use serde_json::Value;
 use test_cluster::{TestCluster, User, component_tests};
 use tokio::sync::watch;
 
@@ -113,7 +125,125 @@ fn host(cluster: &TestCluster) -> Reached {
     Ok(Host::new(cluster.harvester.client(User::CsiDriver), "team-a"))
 }
 
+/// The Secret and the role of the chart.
+const ROTATED: &str = "
+{apiVersion: v1, kind: Secret, metadata: {name: harvester-csi-driver-rotated, namespace: kube-system}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: rotates, namespace: kube-system}
+rules: [{apiGroups: [''], resources: [secrets], resourceNames: [harvester-csi-driver-rotated], verbs: [get, update]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: rotates, namespace: kube-system}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: rotates}
+subjects: [{kind: ServiceAccount, name: harvester-csi-driver, namespace: kube-system}]
+";
+const ROTATED_SECRET: &str = "kube-system/harvester-csi-driver-rotated";
+
+/// A kubeconfig whose token, of ten minutes, its account may renew.
+async fn made_to_rotate(cluster: &TestCluster) -> String {
+    let (namespace, name) = (&cluster.guest_cluster().vm_namespace, cluster.guest_cluster().account());
+    let anchor = token::anchor_name(&name);
+    let objects = format!(
+        "{{apiVersion: v1, kind: ServiceAccount, metadata: {{name: {name}, namespace: {namespace}}}}}
+---
+{{apiVersion: v1, kind: Secret, metadata: {{name: {anchor}, namespace: {namespace}}}}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {{name: rotates, namespace: {namespace}}}
+rules: [{{apiGroups: [''], resources: [serviceaccounts/token], resourceNames: [{name}], verbs: [create]}}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {{name: rotates, namespace: {namespace}}}
+roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: Role, name: rotates}}
+subjects: [{{kind: ServiceAccount, name: {name}, namespace: {namespace}}}]
+"
+    );
+    cluster.harvester.apply(&objects).await;
+    let question = token::request(&name, SignedDuration::from_mins(10)).to_string().into_bytes();
+    let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
+    let request = Request::post(path).header("Content-Type", "application/json").body(question).unwrap();
+    let answer: Value = cluster.harvester.client(User::Driver).request(request).await.unwrap();
+    let token = answer["status"]["token"].as_str().unwrap();
+    format!(
+        "{{current-context: a, clusters: [{{name: a, cluster: {{server: 'https://harvester.example'}}}}],
+           users: [{{name: a, user: {{token: '{token}'}}}}],
+           contexts: [{{name: a, context: {{cluster: a, user: a, namespace: {namespace}}}}}]}}"
+    )
+}
+
+/// A leader of healing with this credential, which says on its Pod `csi-1` what becomes of it. `later`: by how much its
+/// clock is ahead.
+async fn hears(
+    cluster: &TestCluster,
+    kubeconfig: &str,
+    fault: Option<&str>,
+    rotates: bool,
+    later: u64,
+    reason: &str,
+) {
+    let tasks = TaskGroup::new();
+    let clock =
+        Clock::starting_at(cluster.start() + SignedDuration::try_from(Duration::from_secs(later)).unwrap());
+    let (guest, harvester) =
+        (cluster.guest.client(User::CsiDriver), cluster.harvester.client(User::CsiDriver));
+    let pod = OwnPod { namespace: "kube-system".into(), name: "csi-1".into(), uid: Some("a-1".to_owned()) };
+    let missing = Missing::new(&tasks, guest.clone(), clock, Some(pod));
+    let config = CloudConfig::parse(kubeconfig, "cloud-config", &Environment::default()).unwrap();
+    let (_follows, followed) = watch::channel(Followed { config, fault: fault.map(str::to_owned) });
+    let way = Way { followed, client: harvester.clone() };
+    let (_ways, way) = watch::channel(Some(way));
+    let credential = Credential {
+        way,
+        secret: rotates.then(|| SecretName::read(ROTATED_SECRET).unwrap()),
+        rotates,
+        options: Options::named("csi/1"),
+        connect: Arc::new(move |_| Ok(harvester.clone())),
+        clock,
+        life: Life::new(clock),
+        metrics: RotationMetrics::default(),
+        missing,
+    };
+    let host = Host::new(cluster.harvester.client(User::CsiDriver), "team-a");
+    let attacher = Attacher::new(host, &tasks, attach::Options::new("csi-1"));
+    let (_called, called) = watch::channel(true);
+    let (_attachers, attacher) = watch::channel(Arc::new(attacher));
+    let (identity, leading) = ("csi-1".to_owned(), Leading::default());
+    let candidate =
+        Candidate { guest, clock, identity, called, attacher, leading, credential: Some(credential) };
+    tasks.spawn(lead::stand(candidate, tasks.clone()));
+    let mut found = vec![];
+    for _ in 0..100 {
+        cluster.settle().await;
+        let events = cluster.guest.list::<Event>().await.into_iter();
+        let of_pod = events.filter(|it| it.involved_object.name.as_deref() == Some("csi-1"));
+        found = of_pod.filter_map(|it| it.reason).collect();
+        if found.iter().any(|it| it == reason) {
+            return tasks.end().await;
+        }
+        cluster.advance(Duration::from_millis(100)).await;
+    }
+    panic!("{reason} is not among {found:?}");
+}
+
 component_tests! {
+    async fn the_leader_of_healing_tells_of_the_credential_on_its_pod_and_renews_it(cluster: TestCluster) {
+        let source = made_to_rotate(&cluster).await;
+        hears(&cluster, &source, Some("its current-context names nothing"), false, 0, "CloudConfigNotUsed").await;
+        hears(&cluster, &source, None, false, 0, "CredentialExpires").await;
+        hears(&cluster, &source, None, false, 3_600, "CredentialExpired").await;
+        hears(&cluster, &source, None, true, 450, "CredentialNotRotated").await;
+        cluster.guest.apply(ROTATED).await;
+        hears(&cluster, &source, None, true, 450, "CredentialRotated").await;
+        let secret = cluster.guest.get::<Secret>(ROTATED_SECRET).await.unwrap();
+        let copy = String::from_utf8(secret.data.unwrap().remove(places::COPY_KEY).unwrap().0).unwrap();
+        assert!(places::is_copy_of(&copy, &source), "{copy}");
+    }
+
     // docs/contract/csi-driver.md#node-id
     async fn the_machine_of_a_node_is_the_one_with_its_mac_address(cluster: TestCluster) {
         cluster.harvester.apply(MACHINES).await;

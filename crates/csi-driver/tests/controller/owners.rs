@@ -5,6 +5,7 @@ use csi_driver::csi::{
     controller_server::Controller, volume_capability::access_mode::Mode,
 };
 use serde_json::json;
+use sim_apiserver::faults::Answer;
 use tonic::{Code, Request, Status};
 
 use super::bench::{
@@ -156,6 +157,24 @@ async fn one_call_deletes_a_volume_when_no_write_to_its_machine_can_be_on_its_wa
     });
     answer.unwrap();
     assert!(bench.claims().get_opt(UID).await.unwrap().is_none());
+}
+
+/// A process that says meanwhile that the volume is its machine's would put a claim there that is gone.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_given_to_a_machine_while_it_is_deleted_stays() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume(UID, GIB)).await.unwrap();
+    let late = Answer::Delay(std::time::Duration::from_secs(10));
+    bench.fault("delete", "persistentvolumeclaims", Some(1), late);
+    let annotation = json!({"metadata": {"annotations": {"driver.harvesterhci.io/attach": "{}"}}});
+    let (refused, ()) = tokio::join!(bench.delete_volume(UID), async {
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        bench.patch("v1", "PersistentVolumeClaim", UID, annotation).await;
+    });
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.code(), Code::Aborted, "{refused}");
+    assert!(bench.claims().get_opt(UID).await.unwrap().is_some());
+    bench.delete_volume(UID).await.unwrap();
 }
 
 // docs/contract/csi-driver.md#cluster-label

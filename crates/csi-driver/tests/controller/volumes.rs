@@ -290,23 +290,6 @@ async fn a_volume_is_deleted_and_is_gone_however_often_it_is_asked_for() {
     assert_eq!(bench.delete_volume("").await.unwrap_err().code(), Code::InvalidArgument);
 }
 
-/// A process that says meanwhile that the volume is its machine's would put a claim there that is gone.
-#[tokio::test(start_paused = true)]
-async fn a_volume_that_is_given_to_a_machine_while_it_is_deleted_stays() {
-    let bench = Bench::new().await;
-    bench.create_volume(volume(UID, GIB)).await.unwrap();
-    bench.fault("delete", "persistentvolumeclaims", Some(1), Answer::Delay(Duration::from_secs(10)));
-    let annotation = json!({"metadata": {"annotations": {"driver.harvesterhci.io/attach": "{}"}}});
-    let (refused, ()) = tokio::join!(bench.delete_volume(UID), async {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        bench.patch("v1", "PersistentVolumeClaim", UID, annotation).await;
-    });
-    let refused = refused.unwrap_err();
-    assert_eq!(refused.code(), Code::Aborted, "{refused}");
-    assert!(bench.claims().get_opt(UID).await.unwrap().is_some());
-    bench.delete_volume(UID).await.unwrap();
-}
-
 // docs/contract/csi-driver.md#optional
 #[rstest]
 #[case(403)]

@@ -232,6 +232,21 @@ async fn a_backup_without_a_mark_of_either_driver_is_not_deleted() {
     assert!(backups.get_opt("of-somebody").await.unwrap().is_some());
 }
 
+/// The host protects it by nothing.
+#[tokio::test(start_paused = true)]
+async fn a_backup_is_not_deleted_while_a_volume_is_restored_from_it() {
+    let bench = Bench::new().await;
+    backup(&bench, NAMESPACE, "ours", complete()).await;
+    let restore = json!({"metadata": {"name": "pvc-new"}, "spec": {"type": "lh", "from": "shop/ours"}});
+    bench.create(HARVESTER, "VolumeRemoteRestore", NAMESPACE, restore).await;
+    let refused = bench.delete_snapshot("backup:shop/ours").await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("is being restored into volume pvc-new"), "{refused}");
+    let done = json!({"status": {"success": true}});
+    bench.patch(HARVESTER, "VolumeRemoteRestore", "pvc-new", done).await;
+    bench.delete_snapshot("backup:shop/ours").await.unwrap();
+}
+
 /// A POST carries no condition: that of a process which was stopped in front of it may come after the deletion of what it
 /// makes. People find it by the mark.
 #[rstest]

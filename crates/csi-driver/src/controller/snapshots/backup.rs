@@ -14,7 +14,11 @@ use crate::{
         inspect, wait,
     },
     csi::Snapshot,
-    host::{self, Host, kinds::VolumeRemoteBackup, quantity},
+    host::{
+        self, Host,
+        kinds::{VolumeRemoteBackup, VolumeRemoteRestore},
+        quantity,
+    },
     refusal::Refusal,
     volume::record::SnapshotRecord,
 };
@@ -122,10 +126,36 @@ pub(super) async fn delete(host: &Host, namespace: &str, name: &str) -> Result<(
         )));
     }
     inspect::source(host, &backup.metadata, Some(&backup.spec.source)).await?;
+    refuse_if_restored(host, &format!("{namespace}/{name}")).await?;
     match host.backups_of(namespace).delete(name, &host::of_uid(backup.metadata.uid.as_deref())).await {
         Ok(_) => Ok(()),
         Err(error) if host::is_not_found(&error) => Ok(()),
         Err(error) => Err(Refusal::of_host(&format!("delete {}", object()), &error)),
+    }
+}
+
+/// The host reads the backup until the restore has succeeded, and protects it by nothing.
+/// Restores in other namespaces are not ours to see.
+async fn refuse_if_restored(host: &Host, from: &str) -> Result<(), Refusal> {
+    let restores = match host::list(&host.restores()).await {
+        Ok(restores) => restores,
+        Err(error) if host::is_absent(&error) => return Ok(()),
+        Err(error) => {
+            let doing =
+                format!("list the VolumeRemoteRestores of namespace {} on the host", host.namespace());
+            return Err(Refusal::of_host(&doing, &error));
+        }
+    };
+    let reads = |it: &&VolumeRemoteRestore| {
+        it.spec.from == from && !it.status.success && it.metadata.deletion_timestamp.is_none()
+    };
+    match restores.iter().find(reads) {
+        None => Ok(()),
+        Some(restore) => Err(Refusal::precondition(format!(
+            "VolumeRemoteBackup {from} on the host is being restored into volume {}: wait until that is bound, or delete it \
+             first",
+            restore.name_any()
+        ))),
     }
 }
 

@@ -17,6 +17,7 @@ mod answer;
 mod crds;
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, HashMap},
     fmt,
     sync::{Arc, Mutex, MutexGuard},
@@ -53,7 +54,7 @@ pub struct Right {
     /// `None`: in all namespaces, or on a resource outside of namespaces.
     pub namespace: Option<String>,
     /// `None`: on every object. A list or watch is granted by name if it selects by `metadata.name`.
-    pub name: Option<&'static str>,
+    pub name: Option<Cow<'static, str>>,
 }
 
 impl Right {
@@ -70,8 +71,8 @@ impl Right {
 
     /// The same right on the object of this name.
     #[must_use]
-    pub fn named(self, name: &'static str) -> Self {
-        Self { name: Some(name), ..self }
+    pub fn named(self, name: impl Into<Cow<'static, str>>) -> Self {
+        Self { name: Some(name.into()), ..self }
     }
 
     /// The same right in one namespace.
@@ -91,7 +92,7 @@ impl fmt::Display for Right {
         if !self.subresource.is_empty() {
             write!(f, "/{}", self.subresource)?;
         }
-        if let Some(name) = self.name {
+        if let Some(name) = &self.name {
             write!(f, " {name}")?;
         }
         match &self.namespace {

@@ -46,7 +46,10 @@ impl Announcements {
     /// Watches the Lease where the role grants that, and until `tasks` ends.
     pub(super) fn start(tasks: &TaskGroup, client: Client, election: &Election) -> Self {
         let own = tasks.child();
-        let right = Right::new("watch", "coordination.k8s.io", "leases").within(&election.namespace);
+        // by name: the Leases of others are no business of ours, and a role that says so is enough
+        let right = Right::new("watch", "coordination.k8s.io", "leases")
+            .named(election.name.clone())
+            .within(&election.namespace);
         let wanted = Wanted { rights: vec![right.clone()], fields: Vec::new() };
         let capabilities = Capabilities::start(&own, client.clone(), wanted);
         let (into, last) = watch::channel(Word::Silence);

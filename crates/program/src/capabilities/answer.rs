@@ -120,7 +120,7 @@ fn question(right: &Right) -> SelfSubjectAccessReview {
         group: text(group),
         resource: text(resource),
         subresource: text(subresource),
-        name: name.map(str::to_owned),
+        name: name.as_deref().map(str::to_owned),
         ..ResourceAttributes::default()
     };
     let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };

@@ -26,11 +26,13 @@ fn asked(server: &ApiServer, from: usize) -> Vec<String> {
     ours.map(|it| format!("{} {}", it.verb, it.code)).skip(from).collect()
 }
 
-/// A leader `first`, and a candidate `second` whose role grants `verbs` on Leases.
+/// A leader `first`, and a candidate `second` whose role grants `verbs` on this Lease alone, and `create`.
 async fn two(server: &ApiServer, log: &Log, verbs: &[&str]) -> TaskGroup {
     let admin = server.client("admin");
     let role = json!({"metadata": {"name": "part"},
-        "rules": [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": verbs}]});
+        "rules": [
+            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": ["web"], "verbs": verbs},
+            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]}]});
     let binding = json!({"metadata": {"name": "part"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "part"},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "part"}]});

@@ -7,7 +7,7 @@ use std::io::IsTerminal as _;
 pub struct Colour(pub(crate) bool);
 
 impl Colour {
-    /// For standard output: on terminals, unless NO_COLOR or TERM=dumb say otherwise (https://no-color.org).
+    /// For standard output: on terminals, unless NO_COLOR or TERM=dumb say otherwise (<https://no-color.org>).
     pub fn of_stdout() -> Self {
         let variable = |name: &str| std::env::var(name).ok();
         Self::of(std::io::stdout().is_terminal(), variable)

@@ -207,14 +207,6 @@ pub fn of_uid(uid: Option<&str>) -> kube::api::DeleteParams {
         .preconditions(Preconditions { uid: uid.map(str::to_owned), ..Preconditions::default() })
 }
 
-/// A deletion of this object as it was read: what somebody else has written into it since is not lost.
-pub(crate) fn of_version(metadata: &ObjectMeta) -> kube::api::DeleteParams {
-    kube::api::DeleteParams::default().preconditions(Preconditions {
-        uid: metadata.uid.clone(),
-        resource_version: metadata.resource_version.clone(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

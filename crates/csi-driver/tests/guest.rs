@@ -21,6 +21,7 @@ use k8s_openapi::api::{
     core::v1::{Event, Secret},
     storage::v1::VolumeAttachment,
 };
+use kube::Client;
 use program::{Clock, TaskGroup, health::Health, pod::OwnPod};
 use serde_json::Value;
 use test_cluster::{TestCluster, User, component_tests};
@@ -144,7 +145,7 @@ const ROTATED_SECRET: &str = "kube-system/harvester-csi-driver-rotated";
 
 /// A kubeconfig whose token, of ten minutes, its account may renew.
 async fn made_to_rotate(cluster: &TestCluster) -> String {
-    let (namespace, name) = (&cluster.guest_cluster().vm_namespace, cluster.guest_cluster().account());
+    let (namespace, name) = (&cluster.guest_cluster().vm_namespace, cluster.guest_cluster().csi_account());
     let anchor = token::anchor_name(&name);
     let objects = format!(
         "{{apiVersion: v1, kind: ServiceAccount, metadata: {{name: {name}, namespace: {namespace}}}}}
@@ -176,6 +177,19 @@ subjects: [{{kind: ServiceAccount, name: {name}, namespace: {namespace}}}]
     )
 }
 
+/// Without the time that answers tell.
+fn without_date(client: Client) -> Client {
+    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+        let client = client.clone();
+        async move {
+            let mut answer = client.send(request).await?;
+            answer.headers_mut().remove(http::header::DATE);
+            Ok::<_, kube::Error>(answer)
+        }
+    });
+    Client::new(service, "default")
+}
+
 /// A leader of healing with this credential, which says on its Pod `csi-1` what becomes of it. `later`: by how much its
 /// clock is ahead.
 async fn hears(
@@ -189,8 +203,8 @@ async fn hears(
     let tasks = TaskGroup::new();
     let clock =
         Clock::starting_at(cluster.start() + SignedDuration::try_from(Duration::from_secs(later)).unwrap());
-    let (guest, harvester) =
-        (cluster.guest.client(User::CsiDriver), cluster.harvester.client(User::CsiDriver));
+    let guest = cluster.guest.client(User::CsiDriver);
+    let harvester = without_date(cluster.harvester.client(User::CsiDriver));
     let pod = OwnPod { namespace: "kube-system".into(), name: "csi-1".into(), uid: Some("a-1".to_owned()) };
     let missing = Missing::new(&tasks, guest.clone(), clock, Some(pod));
     let config = CloudConfig::parse(kubeconfig, "cloud-config", &Environment::default()).unwrap();
@@ -225,7 +239,7 @@ async fn hears(
         if found.iter().any(|it| it == reason) {
             return tasks.end().await;
         }
-        cluster.advance(Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
     panic!("{reason} is not among {found:?}");
 }

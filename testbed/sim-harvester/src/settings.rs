@@ -23,6 +23,8 @@ pub const READY: &str = "sim.harvesterhci.io/ready";
 /// `stuck`: volumes asked for are never mounted, and those that are in stay in, as with a virt-handler that hangs.
 /// `slow=8s`: a pod that brings volumes takes so long to start. On a claim `stuck`: no pod that has it starts.
 pub const HOTPLUG: &str = "sim.harvesterhci.io/hotplug";
+/// On a StorageClass, with any value: no volume of it is made, as where no disk has room.
+pub const FULL: &str = "sim.harvesterhci.io/full";
 /// The VM's address, chosen at its first start and kept from then on; may be set beforehand.
 pub const ADDRESS: &str = "sim.harvesterhci.io/address";
 /// Further addresses of the VM by network, which its guest agent reports and nothing answers at: JSON.
@@ -33,7 +35,7 @@ pub const DHCP: &str = "sim.harvesterhci.io/dhcp";
 pub const GUEST_VIP: &str = "sim.harvesterhci.io/guest-kube-vip";
 
 /// Every annotation with the kinds that it goes on, its values and what they do: for people who ask for help.
-pub const HELP: [(&str, &str, &str); 8] = [
+pub const HELP: [(&str, &str, &str); 9] = [
     (
         AGENT,
         "VirtualMachine (also as a label), VirtualMachineInstance",
@@ -51,6 +53,7 @@ pub const HELP: [(&str, &str, &str); 8] = [
         "VirtualMachine, VirtualMachineInstance; PersistentVolumeClaim",
         "stuck | ok: whether volumes come in and go out; slow=8s: how long the pod that brings them takes",
     ),
+    (FULL, "StorageClass", "any value: no volume of the class is made"),
     (
         ADDRESS,
         "VirtualMachine",

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{
     quota::thousandths,
+    settings::FULL,
     vm::{Vm, obstacle::claims},
 };
 
@@ -143,7 +144,8 @@ pub(crate) fn of_claim(
         let message = "waiting for first consumer to be created before binding".to_owned();
         return Some(ClaimStep::Warn("WaitForFirstConsumer", message));
     }
-    if let Some(why) = obstacle {
+    let full = || class.annotations().contains_key(FULL).then(|| "no disk has room for it".to_owned());
+    if let Some(why) = obstacle.or_else(full) {
         return Some(ClaimStep::Warn("ProvisioningFailed", why));
     }
     let requests = spec.resources.as_ref().and_then(|resources| resources.requests.clone());

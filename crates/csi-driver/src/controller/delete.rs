@@ -202,11 +202,11 @@ fn refuse_if_used(name: &HostName, users: Result<Vec<User>, String>) -> Result<(
     )))
 }
 
-/// Harvester's webhook answers 409, as does a server whose object has another UID by now.
+/// Harvester's webhook answers 409, as does a server whose object is another one by now, or another version.
 fn refusal(host: &Host, name: &HostName, error: &kube::Error) -> Refusal {
     let refusal = Refusal::of_host(&format!("delete {}", host.claim_name(name)), error);
     match error {
-        kube::Error::Api(status) if status.message.contains("Precondition failed") => {
+        kube::Error::Api(status) if is_of_precondition(&status.message) => {
             Refusal::aborted(format!("{}: call again", refusal.message))
         }
         kube::Error::Api(status) if status.code == 409 || status.message.contains("admission webhook") => {
@@ -214,6 +214,11 @@ fn refusal(host: &Host, name: &HostName, error: &kube::Error) -> Refusal {
         }
         _ => refusal,
     }
+}
+
+/// Two places of a server refuse it, each in words of its own.
+fn is_of_precondition(message: &str) -> bool {
+    ["Precondition failed", "in the precondition ("].iter().any(|part| message.contains(part))
 }
 
 #[cfg(test)]

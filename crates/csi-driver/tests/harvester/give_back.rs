@@ -56,6 +56,7 @@ impl Bed {
 async fn a_disk_that_the_host_cannot_bring_leaves_when_another_waits(#[case] is_bound: bool) {
     let (bed, driver) = bed().await;
     bed.class_that_waits().await;
+    bed.class_has_room(false).await;
     bed.claim("bad", if is_bound { STORAGE_CLASS } else { WAITS }).await;
     if is_bound {
         bed.host_attaches("bad", Some("stuck")).await;
@@ -95,7 +96,7 @@ async fn a_disk_that_the_host_cannot_bring_leaves_when_another_waits(#[case] is_
     seconds(15).await;
     match is_bound {
         true => bed.host_attaches("bad", None).await,
-        false => bed.class_that_waits().await,
+        false => bed.class_has_room(true).await,
     }
     driver.publish("bad", 20).await.unwrap();
 }

@@ -24,7 +24,10 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use serde_json::json;
-use sim_harvester::{host_objects, settings::HOTPLUG};
+use sim_harvester::{
+    host_objects,
+    settings::{FULL, HOTPLUG},
+};
 use tokio::time::{sleep, timeout};
 use tonic::Code;
 
@@ -42,6 +45,13 @@ impl Bed {
         let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": WAITS},
             "provisioner": "lvm.driver.harvesterhci.io", "volumeBindingMode": "WaitForFirstConsumer"});
         self.create(Api::<StorageClass>::all(self.admin.clone()), class).await;
+    }
+
+    pub(crate) async fn class_has_room(&self, has_room: bool) {
+        let full = (!has_room).then_some("yes");
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {FULL: full}}}));
+        let classes = Api::<StorageClass>::all(self.admin.clone());
+        classes.patch(WAITS, &PatchParams::default(), &patch).await.unwrap();
     }
 
     pub(crate) async fn claim(&self, name: &str, class: &str) {

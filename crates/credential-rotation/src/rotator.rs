@@ -225,6 +225,14 @@ impl Rotation {
     /// The kubeconfig with a new token, which was tried.
     async fn ask(&self, clusters: &Clusters, source: &str, ask: &Ask) -> Result<(String, Claims), Failure> {
         let Ask { namespace, account, life, ends } = ask;
+        let old =
+            token::of_kubeconfig(source, None).ok_or_else(|| "the cloud-config has no token".to_owned())?;
+        // YAML may hold a text otherwise than it is, folded over lines or escaped; then no token is asked for
+        let stands_there = token::of_kubeconfig(&source.replace(&old, "new"), None).as_deref() == Some("new");
+        if !stands_there {
+            let why = "the token of the cloud-config is not there as it is, so it is not renewed: write it on one line";
+            return Err(why.to_owned().into());
+        }
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
         let question = token::request(account, *life).to_string().into_bytes();
         let request =
@@ -250,8 +258,6 @@ impl Rotation {
         let claims = Claims::of(new).filter(|claims| claims.life().is_some());
         let claims = claims
             .ok_or_else(|| "Harvester answers with a token that does not say when it ends".to_owned())?;
-        let old =
-            token::of_kubeconfig(source, None).ok_or_else(|| "the cloud-config has no token".to_owned())?;
         let fresh = source.replace(&old, new);
         let config = CloudConfig::parse(&fresh, "with the new token", &Environment::of_process());
         let client = config.map_err(|error| error.to_string()).and_then(|config| (self.connect)(&config))?;

@@ -36,6 +36,19 @@ test_cluster::component_tests! {
         running.abort();
     }
 
+    /// Else the copy would have the old token, and be due for ever.
+    async fn a_token_that_yaml_holds_otherwise_than_it_is_is_told_and_none_is_asked_for(cluster: TestCluster) {
+        let mut bed = Bed::new(&cluster, 600).await;
+        let escaped = format!("\"\\u{:04x}{}\"", u32::from(bed.token.as_bytes()[0]), &bed.token[1..]);
+        bed.replace_source_text(&bed.source.replace(&format!("'{}'", bed.token), &escaped));
+        let running = bed.start(DUE);
+        bed.until("it is told", async || !bed.told().is_empty()).await;
+        assert!(bed.told()[0].contains("write it on one line"), "{:?}", bed.told());
+        assert!(!bed.asked_for_tokens());
+        assert_eq!(bed.token_of_copy().await, None);
+        running.abort();
+    }
+
     async fn a_token_that_is_not_due_stays(cluster: TestCluster) {
         let bed = Bed::new(&cluster, 600).await;
         let running = bed.start(SignedDuration::from_secs(300));

@@ -117,7 +117,11 @@ impl<'a> Bed<'a> {
     }
 
     pub(crate) fn replace_source(&mut self, token: &str) {
-        self.source = kubeconfig(token);
+        self.replace_source_text(&kubeconfig(token));
+    }
+
+    pub(crate) fn replace_source_text(&mut self, text: &str) {
+        text.clone_into(&mut self.source);
         let config = CloudConfig::parse(&self.source, "cloud-config", &Environment::default()).unwrap();
         self.followed.send_replace(Followed { config, fault: None });
     }

@@ -16,6 +16,9 @@ use crate::{
     volume::{access::Reach, name::HostName, record},
 };
 
+/// A claim that others write again and again is deleted at the next call.
+const TRIES: usize = 5;
+
 /// The answer for a volume that is gone is OK.
 pub(super) async fn delete_volume(
     host: &Host,
@@ -57,16 +60,45 @@ pub(super) async fn delete_volume(
     if plan.may_have_export {
         delete_export(host, attacher.users(), name, &claim).await?;
     }
-    let this = match plan.restore {
-        // it goes with the VolumeRemoteRestore, which changes it
-        Restore::There => host::of_uid(claim.uid().as_deref()),
-        // a process that says meanwhile that the volume is its machine's puts a claim there that is gone
-        Restore::None | Restore::Perhaps => host::of_version(&claim.metadata),
-    };
-    match host.claims().delete(name.as_str(), &this).await {
+    // it goes with the VolumeRemoteRestore, which changes it
+    if plan.restore == Restore::There {
+        let this = host::of_uid(claim.uid().as_deref());
+        return gone(host.claims().delete(name.as_str(), &this).await)
+            .map_err(|error| refusal(host, name, &error));
+    }
+    delete_as_read(host, name, claim).await
+}
+
+fn gone<T>(deleted: kube::Result<T>) -> kube::Result<()> {
+    match deleted {
         Ok(_) => Ok(()),
         Err(error) if host::is_not_found(&error) => Ok(()),
-        Err(error) => Err(refusal(host, name, &error)),
+        Err(error) => Err(error),
+    }
+}
+
+/// A process that says meanwhile that the volume is its machine's would put a claim there that is gone. Others write the
+/// claim too: the host binds it and notes its size.
+async fn delete_as_read(
+    host: &Host,
+    name: &HostName,
+    mut claim: PersistentVolumeClaim,
+) -> Result<(), Refusal> {
+    let mut tries = 0;
+    loop {
+        let deleted = host.claims().delete(name.as_str(), &host::of_version(&claim.metadata)).await;
+        let Err(error) = gone(deleted) else { return Ok(()) };
+        tries += 1;
+        let is_newer = matches!(&error, kube::Error::Api(status) if is_of_precondition(&status.message));
+        if !is_newer || tries == TRIES {
+            return Err(refusal(host, name, &error));
+        }
+        let Some(read) = create::read(host, name).await? else { return Ok(()) };
+        let what_counts = |it: &PersistentVolumeClaim| (it.uid(), it.annotations().get(CSI_ATTACH).cloned());
+        if what_counts(&read) != what_counts(&claim) {
+            return Err(refusal(host, name, &error));
+        }
+        claim = read;
     }
 }
 

@@ -177,6 +177,20 @@ async fn a_volume_that_is_given_to_a_machine_while_it_is_deleted_stays() {
     bench.delete_volume(UID).await.unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_the_host_binds_while_it_is_deleted_goes_with_the_same_call() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume(UID, GIB)).await.unwrap();
+    let late = Answer::Delay(std::time::Duration::from_secs(10));
+    bench.fault("delete", "persistentvolumeclaims", Some(1), late);
+    let (answer, ()) = tokio::join!(bench.delete_volume(UID), async {
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        bench.bind(UID, "1Gi").await;
+    });
+    answer.unwrap();
+    assert!(bench.claims().get_opt(UID).await.unwrap().is_none());
+}
+
 // docs/contract/csi-driver.md#cluster-label
 #[rstest::rstest]
 #[case::of_our_cluster("red", "red")]

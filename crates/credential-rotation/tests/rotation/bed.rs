@@ -40,7 +40,7 @@ subjects: [{kind: ServiceAccount, name: harvester-cloud-controller-manager, name
 pub(crate) struct Bed<'a> {
     cluster: &'a TestCluster,
     pub(crate) token: String,
-    source: String,
+    pub(crate) source: String,
     followed: watch::Sender<Followed>,
     told: Arc<Mutex<Vec<String>>>,
     tried: Arc<Mutex<Vec<String>>>,

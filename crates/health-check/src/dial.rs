@@ -128,6 +128,15 @@ const OF_OUR_SIDE: [Errno; 9] = [
     Errno::ACCESS,
 ];
 
+impl DialError {
+    /// Of connect(2) to this address. Linux answers EACCES also where ICMPv6 says that a firewall of the backend's side forbids;
+    /// over IPv4 that is EHOSTUNREACH.
+    fn of_connect(error: io::Error, at: SocketAddr) -> Self {
+        let is_forbidden = error.raw_os_error() == Some(Errno::ACCESS.raw_os_error());
+        if is_forbidden && at.is_ipv6() { Self::Unreachable(error.to_string()) } else { error.into() }
+    }
+}
+
 impl From<io::Error> for DialError {
     fn from(error: io::Error) -> Self {
         let is = |errno: &Errno| error.raw_os_error() == Some(errno.raw_os_error());
@@ -153,7 +162,7 @@ pub fn network_by(route: impl Fn(SocketAddr) -> SocketAddr + Send + Sync + 'stat
     Arc::new(move |probe| {
         let (at, tls) = (route(probe.address), tls.clone());
         async move {
-            let stream = TcpStream::connect(at).await?;
+            let stream = TcpStream::connect(at).await.map_err(|error| DialError::of_connect(error, at))?;
             stream.set_zero_linger()?;
             match probe.http {
                 None => Ok(()),
@@ -268,7 +277,22 @@ mod tests {
         #[case] errno: Errno,
         #[case] expected: &str,
     ) {
-        let error = DialError::from(io::Error::from_raw_os_error(errno.raw_os_error()));
+        let at = SocketAddr::from(([198, 18, 0, 1], 80));
+        let error = DialError::of_connect(io::Error::from_raw_os_error(errno.raw_os_error()), at);
+        assert!(error.to_string().starts_with(expected), "{error}");
+    }
+
+    // net/ipv6/icmp.c, tab_unreach: "administratively prohibited" and "reject route" are EACCES
+    #[rstest]
+    #[case::firewall_of_the_backend(Errno::ACCESS, "unreachable")]
+    #[case::own_firewall(Errno::PERM, "could not dial")]
+    #[case::no_descriptor(Errno::MFILE, "could not dial")]
+    fn over_ipv6_a_firewall_before_the_backend_forbids_and_the_backend_does_not_stay_ready(
+        #[case] errno: Errno,
+        #[case] expected: &str,
+    ) {
+        let at = SocketAddr::from(([0xfd00, 0, 0, 0, 0, 0, 0, 7], 80));
+        let error = DialError::of_connect(io::Error::from_raw_os_error(errno.raw_os_error()), at);
         assert!(error.to_string().starts_with(expected), "{error}");
     }
 }

@@ -1,17 +1,18 @@
 //! The shell of the schedule: one task that dials for all targets of the process.
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt as _};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::schedule::{Command, Input, Schedule};
-use crate::{Dial, DialError, Key, Target, Verdict};
+use crate::{Dial, DialError, Key, Probe, Target, Verdict};
 
 /// Dials under way at once: well below the 1,024 file descriptors that a container may have, and enough for
 /// 500 dead backends a second at a time-out of one second.
@@ -20,8 +21,8 @@ pub const DIALS_AT_ONCE: usize = 512;
 /// How often the log may say that this process cannot dial: there are hundreds of dials a second.
 const LOGGED_EVERY: Duration = Duration::from_secs(60);
 
-/// A dial whose time-out is noticed so long after it was over says nothing of the backend: its answer may have come, and this
-/// process had no time to read it.
+/// A dial with a request whose time-out is noticed so long after it was over may say nothing of the backend: its answer may have
+/// come, and this process had no time to read it.
 const LATE: Duration = Duration::from_millis(100);
 
 /// What the prober tells while it runs.
@@ -81,18 +82,20 @@ impl<K: Key, B: Key> Prober<K, B> {
 
     /// Probes until `stop`, and tells what comes of it. `tell` must return at once (put a key in a queue, say).
     pub async fn run(self, dial: Dial, tell: impl Fn(News<'_, K>), stop: CancellationToken) {
-        let (mut dials, mut logged) = (FuturesUnordered::new(), None::<Instant>);
+        let (mut dials, mut logged, mut faulty) = (FuturesUnordered::new(), None::<Instant>, None::<Instant>);
+        let is_due = |logged: Option<Instant>| logged.is_none_or(|at| at.elapsed() >= LOGGED_EVERY);
         loop {
             let (commands, wakes_at) = self.turn();
             for command in commands {
                 match command {
                     Command::Changed { object } => tell(News::Changed { object }),
                     Command::Flaps => tell(News::Flaps),
-                    Command::Dial { id, probe, timeout: limit } => {
-                        let (attempt, began) = (dial(probe), Instant::now());
+                    Command::Dial { id, probe, timeout: limit, may_be_late } => {
+                        let (attempt, began) = (attempt(dial.clone(), probe), Instant::now());
                         dials.push(async move {
                             let answer = timeout(limit, attempt).await;
-                            (id, began, answer.unwrap_or_else(|_| Err(unanswered(limit, began.elapsed()))))
+                            let late = || unanswered(limit, began.elapsed(), may_be_late);
+                            (id, began, answer.unwrap_or_else(|_| Err(late())))
                         });
                     }
                 }
@@ -103,9 +106,13 @@ impl<K: Key, B: Key> Prober<K, B> {
                 Some((id, began, answer)) = dials.next() => {
                     let result = answer.as_ref().map(|&()| ());
                     tell(News::Answered { result, took: began.elapsed() });
-                    if let Err(DialError::Local(why)) = &answer && logged.is_none_or(|at| at.elapsed() >= LOGGED_EVERY) {
+                    if let Err(DialError::Local(why)) = &answer && is_due(logged) {
                         logged = Some(Instant::now());
                         tracing::warn!(why, "cannot dial from here: verdicts of health checks stay as they are until this process can");
+                    }
+                    if answer.as_ref().is_err_and(is_fault) && is_due(faulty) {
+                        faulty = Some(Instant::now());
+                        tracing::error!("a probe panicked, which is a fault of this program: it counts as failed, and the others go on");
                     }
                     let mut state = self.state();
                     let commands = state.schedule.on(Input::Answered { id, answer }, Instant::now());
@@ -128,9 +135,23 @@ impl<K: Key, B: Key> Prober<K, B> {
     }
 }
 
+/// One dial. A panic in it (in a library that reads what a backend sent, say) ends this probe, and not the task that probes for
+/// everybody.
+async fn attempt(dial: Dial, probe: Probe) -> Result<(), DialError> {
+    let answer = AssertUnwindSafe(async move { dial(probe).await }).catch_unwind().await;
+    answer.unwrap_or_else(|_| Err(DialError::Unreachable(FAULT.to_owned())))
+}
+
+/// What a backend is told whose probe panicked.
+const FAULT: &str = "the probe ended by a fault of the load balancer, see its log";
+
+fn is_fault(error: &DialError) -> bool {
+    matches!(error, DialError::Unreachable(why) if why == FAULT)
+}
+
 /// The end of a dial without answer that had this limit and took so long.
-fn unanswered(within: Duration, took: Duration) -> DialError {
-    if took <= within + LATE {
+fn unanswered(within: Duration, took: Duration, may_be_late: bool) -> DialError {
+    if !may_be_late || took <= within + LATE {
         return DialError::NoAnswer { within };
     }
     DialError::Local(format!(
@@ -151,11 +172,10 @@ mod tests {
     use std::net::SocketAddr;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use futures::FutureExt as _;
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::{Check, Thresholds};
+    use crate::{Check, HttpGet, Thresholds};
 
     /// The part of the name before the slash.
     fn group<'a>(object: &'a &'static str) -> &'a str {
@@ -279,16 +299,16 @@ mod tests {
         assert!(changed.recv().await.is_none(), "nothing more changed");
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_probe_that_the_process_was_too_busy_to_poll_changes_no_verdict() {
+    /// The ends of the first probes of a backend that was ready, while the process does other work for three seconds of each
+    /// dial; and whether it stays ready.
+    async fn while_busy(http: Option<HttpGet>, probes: usize) -> (Vec<&'static str>, bool) {
         let prober = Prober::new(8, 1, group);
         let (told, mut hears) = mpsc::unbounded_channel();
         let tell = move |news: News<'_, &'static str>| {
             if let News::Answered { result, .. } = news {
-                told.send(result.err().map(DialError::word)).expect("the test listens");
+                told.send(result.map_or_else(DialError::word, |()| "good")).expect("the test listens");
             }
         };
-        // the answer would come in time, but the process does other work for three seconds of each dial
         let dial: Dial = Arc::new(|_| {
             async {
                 tokio::time::advance(Duration::from_secs(3)).await;
@@ -297,11 +317,67 @@ mod tests {
             .boxed()
         });
         let task = tokio::spawn(prober.clone().run(dial, tell, CancellationToken::new()));
-        prober.set_targets("web", [(1, Target { recorded: Some(true), ..target(1) })].into());
-        for _ in 0..3 {
-            assert_eq!(hears.recv().await, Some(Some("local")));
+        let check = Check { http, ..target(1).check };
+        prober.set_targets("web", [(1, Target { recorded: Some(true), check, ..target(1) })].into());
+        let mut ends = Vec::new();
+        for _ in 0..probes {
+            ends.extend(hears.recv().await);
         }
-        assert_eq!(prober.verdicts(&"web"), BTreeMap::from([(1, Verdict { ready: true, error: None })]));
+        tokio::task::yield_now().await;
+        let is_ready = prober.verdicts(&"web").values().all(|verdict| verdict.ready);
+        task.abort();
+        (ends, is_ready)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_the_process_was_too_busy_to_read_changes_no_verdict() {
+        let get = HttpGet::parse("/", "HTTP").unwrap();
+        assert_eq!(while_busy(get, 5).await, (vec!["local"; 5], true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_backend_that_never_answers_a_busy_process_is_not_ready_for_ever() {
+        let get = HttpGet::parse("/", "HTTP").unwrap();
+        let (ends, is_ready) = while_busy(get, 7).await;
+        assert_eq!((&ends[4..], is_ready), (&["local", "no_answer", "no_answer"][..], false));
+    }
+
+    // a connection that stands is seen before the time-out, however late
+    #[tokio::test(start_paused = true)]
+    async fn a_backend_that_takes_no_connection_is_not_ready_also_while_the_process_is_busy() {
+        assert_eq!(while_busy(None, 2).await, (vec!["no_answer"; 2], false));
+    }
+
+    // docs/contract/load-balancer.md#PR-4
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_that_panics_is_one_that_failed_and_ends_no_other() {
+        let prober = Prober::new(8, 1, group);
+        let (changes, mut changed) = mpsc::unbounded_channel();
+        let tell = move |news: News<'_, &'static str>| {
+            if let News::Changed { object } = news {
+                changes.send(object).expect("the test listens");
+            }
+        };
+        let dial: Dial = Arc::new(|probe| {
+            assert_ne!(probe.address.port(), 1, "a fault of ours, as it is called");
+            async move {
+                assert_ne!(probe.address.port(), 2, "a fault of ours, as it is awaited");
+                Ok(())
+            }
+            .boxed()
+        });
+        let task = tokio::spawn(prober.clone().run(dial, tell, CancellationToken::new()));
+        prober.set_targets("web", targets(1..3));
+        changed.recv().await;
+        changed.recv().await;
+        let verdicts = prober.verdicts(&"web");
+        assert!(
+            verdicts.values().all(|verdict| verdict.error.as_ref().is_some_and(is_fault)),
+            "{verdicts:?}"
+        );
+        prober.set_targets("api", targets(3..4));
+        changed.recv().await;
+        assert!(prober.verdicts(&"api")[&3].ready);
         task.abort();
     }
 

@@ -43,6 +43,10 @@ const ERROR_AGAIN: Duration = Duration::from_secs(60);
 /// A backend that loses its readiness twice within this time flaps.
 const FLAPS_WITHIN: Duration = Duration::from_secs(600);
 
+/// So many ends in a row that say nothing of a backend: a further dial that ends late counts. A backend that takes connections
+/// and answers none would keep its traffic for as long as this process is slow.
+const UNREAD_IN_A_ROW: u32 = 5;
+
 /// A dial by TLS costs this process about as much work as so many others, and begins less often for it.
 const TLS_COUNTS_AS: u32 = 10;
 
@@ -87,8 +91,9 @@ pub(crate) enum Input<K, B> {
 /// One thing that the schedule wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command<K> {
-    /// Dial for at most `timeout`, and report the end: exactly one [`Input::Answered`] for each.
-    Dial { id: ProbeId, probe: Probe, timeout: Duration },
+    /// Dial for at most `timeout`, and report the end: exactly one [`Input::Answered`] for each. `may_be_late`: an end that is
+    /// noticed late may say nothing of the backend.
+    Dial { id: ProbeId, probe: Probe, timeout: Duration, may_be_late: bool },
     /// A verdict of this object changed, or its failure is now of another kind.
     Changed { object: K },
     /// A backend lost its readiness soon after it had lost it before.
@@ -115,6 +120,8 @@ struct TargetState {
     errors: u32,
     /// When it lost its readiness last.
     lost: Option<Instant>,
+    /// How many dials since the last good one say nothing of the backend.
+    unread: u32,
 }
 
 /// What an answer changed.
@@ -275,7 +282,9 @@ impl<K: Key, B: Key> Schedule<K, B> {
                 self.slots.count_as(&object, TLS_COUNTS_AS, now);
             }
             let probe = Probe { address: *address, http: http.clone() };
-            commands.push(Command::Dial { id, probe, timeout: state.limit() });
+            // only what is read can wait for this process: a connection that stands is seen before the time-out
+            let may_be_late = probe.http.is_some() && state.unread < UNREAD_IN_A_ROW;
+            commands.push(Command::Dial { id, probe, timeout: state.limit(), may_be_late });
             self.dials.insert(id, Dialling { object, backend, length });
         }
     }
@@ -297,6 +306,7 @@ impl TargetState {
             changed: None,
             errors: 0,
             lost: None,
+            unread: 0,
         }
     }
 
@@ -327,6 +337,11 @@ impl TargetState {
     /// Counts an answer, and says whether the verdict or the kind of its error changed.
     fn count(&mut self, answer: Result<(), DialError>, now: Instant) -> Counted {
         let within = |before: Option<Instant>, time| before.is_some_and(|before| now - before < time);
+        self.unread = match &answer {
+            Ok(()) => 0,
+            Err(DialError::Local(_)) => self.unread.saturating_add(1),
+            Err(_) => self.unread,
+        };
         if let Err(error @ DialError::Local(_)) = answer {
             // a process without file descriptors must take no backend's traffic away; a backend that waits for its
             // first verdict shows the reason

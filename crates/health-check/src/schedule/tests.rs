@@ -81,7 +81,7 @@ impl World {
             match command {
                 Command::Changed { object } => self.changes.push((self.now - self.start, object)),
                 Command::Flaps => self.flaps += 1,
-                Command::Dial { id, probe, timeout } => {
+                Command::Dial { id, probe, timeout, may_be_late: _ } => {
                     let port = probe.address.port();
                     assert!(
                         self.under_way.iter().all(|(_, _, other)| *other != port),

@@ -41,6 +41,11 @@ pub struct Credential {
 }
 
 impl Credential {
+    /// This process has the copy with a newer token, and not the Secret into which the leader puts it.
+    pub(crate) const fn is_renewed_by_others(&self) -> bool {
+        self.rotates && self.secret.is_none()
+    }
+
     /// Keeps the metric true.
     pub(crate) async fn measure(self) {
         self.follow(|_| ()).await;

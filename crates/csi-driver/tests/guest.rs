@@ -18,6 +18,7 @@ use csi_driver::{
 use http::Request;
 use jiff::SignedDuration;
 use k8s_openapi::api::{
+    coordination::v1::Lease,
     core::v1::{Event, Secret},
     storage::v1::VolumeAttachment,
 };
@@ -110,7 +111,7 @@ async fn found(cluster: &TestCluster, host: Reached, address: &str) -> Found {
     };
     let ((name, told), (confirms, confirmed), health) =
         (watch::channel(None), watch::channel(None), Health::default());
-    let finding = tokio::spawn(finder.find(name, confirms, health.readiness("node-id")));
+    let finding = tokio::spawn(finder.find(name, confirms, Some(health.readiness("node-id"))));
     cluster.settle().await;
     let (name, confirmed) = (told.borrow().clone(), confirmed.borrow().clone());
     finding.abort();
@@ -190,51 +191,66 @@ fn without_date(client: Client) -> Client {
     Client::new(service, "default")
 }
 
-/// A leader of healing with this credential, which says on its Pod `csi-1` what becomes of it. `later`: by how much its
-/// clock is ahead.
-async fn hears(
-    cluster: &TestCluster,
-    kubeconfig: &str,
-    fault: Option<&str>,
+/// A candidate for healing with this credential, which says on its Pod, of the same name, what becomes of it.
+struct Process<'a> {
+    name: &'a str,
+    kubeconfig: &'a str,
+    fault: Option<&'a str>,
+    /// The Secret for the copy with a newer token, and whether that copy is mounted.
+    secret: Option<&'a str>,
     rotates: bool,
+    /// By how many seconds its clock is ahead.
     later: u64,
-    reason: &str,
-) {
+}
+
+impl Process<'_> {
+    fn start(&self, cluster: &TestCluster, tasks: &TaskGroup) {
+        let ahead = SignedDuration::try_from(Duration::from_secs(self.later)).unwrap();
+        let clock = Clock::starting_at(cluster.start() + ahead);
+        let guest = cluster.guest.client(User::CsiDriver);
+        let harvester = without_date(cluster.harvester.client(User::CsiDriver));
+        let pod =
+            OwnPod { namespace: "kube-system".into(), name: self.name.into(), uid: Some("a-1".to_owned()) };
+        let missing = Missing::new(tasks, guest.clone(), clock, Some(pod));
+        let config = CloudConfig::parse(self.kubeconfig, "cloud-config", &Environment::default()).unwrap();
+        let (follows, followed) = watch::channel(Followed { config, fault: self.fault.map(str::to_owned) });
+        let way = Way { followed, client: harvester.clone() };
+        let (ways, way) = watch::channel(Some(way));
+        let credential = Credential {
+            way,
+            secret: self.secret.map(|name| SecretName::read(name).unwrap()),
+            rotates: self.rotates,
+            options: Options::named("csi/1"),
+            connect: Arc::new(move |_| Ok(harvester.clone())),
+            clock,
+            life: Life::new(clock),
+            metrics: RotationMetrics::default(),
+            missing,
+        };
+        let host = Host::new(cluster.harvester.client(User::CsiDriver), "team-a");
+        let attacher = Attacher::new(host, tasks, attach::Options::new(self.name));
+        let (calls, called) = watch::channel(true);
+        let (attachers, attacher) = watch::channel(Arc::new(attacher));
+        let (identity, leading) = (self.name.to_owned(), Leading::default());
+        let candidate =
+            Candidate { guest, clock, identity, called, attacher, leading, credential: Some(credential) };
+        let standing = lead::stand(candidate, tasks.clone());
+        tasks.spawn(async move {
+            let _senders = (follows, ways, calls, attachers);
+            standing.await;
+        });
+    }
+}
+
+/// Such a leader alone, until it gives this reason.
+async fn hears(cluster: &TestCluster, process: Process<'_>, reason: &str) {
     let tasks = TaskGroup::new();
-    let clock =
-        Clock::starting_at(cluster.start() + SignedDuration::try_from(Duration::from_secs(later)).unwrap());
-    let guest = cluster.guest.client(User::CsiDriver);
-    let harvester = without_date(cluster.harvester.client(User::CsiDriver));
-    let pod = OwnPod { namespace: "kube-system".into(), name: "csi-1".into(), uid: Some("a-1".to_owned()) };
-    let missing = Missing::new(&tasks, guest.clone(), clock, Some(pod));
-    let config = CloudConfig::parse(kubeconfig, "cloud-config", &Environment::default()).unwrap();
-    let (_follows, followed) = watch::channel(Followed { config, fault: fault.map(str::to_owned) });
-    let way = Way { followed, client: harvester.clone() };
-    let (_ways, way) = watch::channel(Some(way));
-    let credential = Credential {
-        way,
-        secret: rotates.then(|| SecretName::read(ROTATED_SECRET).unwrap()),
-        rotates,
-        options: Options::named("csi/1"),
-        connect: Arc::new(move |_| Ok(harvester.clone())),
-        clock,
-        life: Life::new(clock),
-        metrics: RotationMetrics::default(),
-        missing,
-    };
-    let host = Host::new(cluster.harvester.client(User::CsiDriver), "team-a");
-    let attacher = Attacher::new(host, &tasks, attach::Options::new("csi-1"));
-    let (_called, called) = watch::channel(true);
-    let (_attachers, attacher) = watch::channel(Arc::new(attacher));
-    let (identity, leading) = ("csi-1".to_owned(), Leading::default());
-    let candidate =
-        Candidate { guest, clock, identity, called, attacher, leading, credential: Some(credential) };
-    tasks.spawn(lead::stand(candidate, tasks.clone()));
+    process.start(cluster, &tasks);
     let mut found = vec![];
     for _ in 0..100 {
         cluster.settle().await;
         let events = cluster.guest.list::<Event>().await.into_iter();
-        let of_pod = events.filter(|it| it.involved_object.name.as_deref() == Some("csi-1"));
+        let of_pod = events.filter(|it| it.involved_object.name.as_deref() == Some(process.name));
         found = of_pod.filter_map(|it| it.reason).collect();
         if found.iter().any(|it| it == reason) {
             return tasks.end().await;
@@ -247,15 +263,36 @@ async fn hears(
 component_tests! {
     async fn the_leader_of_healing_tells_of_the_credential_on_its_pod_and_renews_it(cluster: TestCluster) {
         let source = made_to_rotate(&cluster).await;
-        hears(&cluster, &source, Some("its current-context names nothing"), false, 0, "CloudConfigNotUsed").await;
-        hears(&cluster, &source, None, false, 0, "CredentialExpires").await;
-        hears(&cluster, &source, None, false, 3_600, "CredentialExpired").await;
-        hears(&cluster, &source, None, true, 450, "CredentialNotRotated").await;
+        let process = |fault, later| Process {
+            name: "csi-1", kubeconfig: &source, fault, secret: None, rotates: false, later,
+        };
+        let renews = || Process { secret: Some(ROTATED_SECRET), rotates: true, ..process(None, 450) };
+        hears(&cluster, process(Some("its current-context names nothing"), 0), "CloudConfigNotUsed").await;
+        hears(&cluster, process(None, 0), "CredentialExpires").await;
+        hears(&cluster, process(None, 3_600), "CredentialExpired").await;
+        hears(&cluster, renews(), "CredentialNotRotated").await;
         cluster.guest.apply(ROTATED).await;
-        hears(&cluster, &source, None, true, 450, "CredentialRotated").await;
+        hears(&cluster, renews(), "CredentialRotated").await;
         let secret = cluster.guest.get::<Secret>(ROTATED_SECRET).await.unwrap();
         let copy = String::from_utf8(secret.data.unwrap().remove(places::COPY_KEY).unwrap().0).unwrap();
         assert!(places::is_copy_of(&copy, &source), "{copy}");
+    }
+
+    // In an upgrade the Go chart's sidecars call the drivers of the nodes, which have the copy and not the Secret of it.
+    async fn a_process_that_cannot_renew_the_credential_leaves_the_lease_to_one_that_can(cluster: TestCluster) {
+        let source = made_to_rotate(&cluster).await;
+        cluster.guest.apply(ROTATED).await;
+        let tasks = TaskGroup::new();
+        let of_node = Process {
+            name: "csi-node", kubeconfig: &source, fault: None, secret: None, rotates: true, later: 0,
+        };
+        of_node.start(&cluster, &tasks);
+        cluster.settle().await;
+        Process { name: "csi-1", secret: Some(ROTATED_SECRET), ..of_node }.start(&cluster, &tasks);
+        cluster.settle().await;
+        let lease = cluster.guest.get::<Lease>("kube-system/harvester-csi-attach").await.unwrap();
+        assert_eq!(lease.spec.unwrap().holder_identity.as_deref(), Some("csi-1"));
+        tasks.end().await;
     }
 
     // docs/contract/csi-driver.md#node-id

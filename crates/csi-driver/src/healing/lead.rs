@@ -1,5 +1,5 @@
 //! Who reconciles: the leader by Lease `kube-system/harvester-csi-attach` of the guest, among the processes that sidecars
-//! have called.
+//! have called, and that renew the credential where anybody does.
 
 use std::{future, sync::Arc};
 
@@ -42,6 +42,11 @@ pub struct Candidate {
 pub async fn stand(mut candidate: Candidate, tasks: TaskGroup) {
     let is_called = candidate.called.wait_for(|called| *called);
     if !matches!(tasks.stop.run_until_cancelled(is_called).await, Some(Ok(_))) {
+        return;
+    }
+    // Sidecars of a former release call the driver of their node during an upgrade; as leader it would never end, and never renew.
+    if candidate.credential.as_ref().is_some_and(Credential::is_renewed_by_others) {
+        tracing::info!("Lease {HEALING} is left to processes with --rotated-credential-secret");
         return;
     }
     candidate.leading.stands_by(HEALING);

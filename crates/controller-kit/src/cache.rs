@@ -200,8 +200,14 @@ impl<K: Watched> Cache<K> {
 
     /// The answer of the server to a write of ours: from now on this version is known, trimmed like any other.
     pub fn wrote(&self, object: K) -> Arc<K> {
+        // what is trimmed does not say it any more
+        let is_over = store::is_over(&object);
         let object = self.trimmed(object);
-        let change = self.known().wrote(object.clone());
+        let change = if is_over {
+            self.known().gone(&ObjectKey::of(&*object), object.meta().uid.as_deref().unwrap_or_default())
+        } else {
+            self.known().wrote(object.clone())
+        };
         self.tell(change);
         object
     }

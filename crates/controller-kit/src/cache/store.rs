@@ -122,11 +122,9 @@ impl<K: Watched> Store<K> {
         if successor { None } else { self.remove(&key) }
     }
 
+    /// Of a write that did not end its object ([`is_over`]).
     pub(super) fn wrote(&mut self, object: Arc<K>) -> Option<Change<K>> {
         let (key, version) = (ObjectKey::of(&*object), version_of(&*object));
-        if is_over(&*object) {
-            return self.gone(&key, &object.uid().unwrap_or_default());
-        }
         if let Some(named) = &mut self.relisting {
             named.insert(key.clone());
         }
@@ -176,7 +174,7 @@ fn version_in(metadata: &ObjectMeta) -> u64 {
 /// Whether a write's answer was the object's last: the write that takes the last finalizer of an object that is being
 /// deleted ends it, and is answered with the object as it was sent, under the version that it had before. (Only Pods
 /// go on without finalizers, while their grace period lasts.)
-fn is_over<K: Watched>(object: &K) -> bool {
+pub(super) fn is_over<K: Watched>(object: &K) -> bool {
     let metadata = object.meta();
     metadata.deletion_timestamp.is_some()
         && metadata.finalizers.as_ref().is_none_or(Vec::is_empty)
@@ -232,24 +230,6 @@ mod tests {
         known.deleted(Ok(map("a", 8)));
         assert!(known.wrote(map("a", 7)).is_none());
         assert_eq!(version(&known), None);
-    }
-
-    #[test]
-    fn the_write_that_takes_the_last_finalizer_is_the_end_of_an_object_that_is_being_deleted() {
-        let leaving = |finalizers: &[&str]| {
-            let json = json!({"metadata": {"name": "web", "namespace": "shop", "uid": "a", "resourceVersion": "5",
-                "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0, "finalizers": finalizers}});
-            Arc::new(serde_json::from_value::<ConfigMap>(json).unwrap())
-        };
-        let mut known = Store::default();
-        known.applied(Ok(leaving(&["a/b"])));
-        assert!(known.wrote(leaving(&["a/b"])).is_none());
-        assert!(known.wrote(leaving(&[])).is_some_and(|change| change.new.is_none()));
-        assert_eq!(version(&known), None);
-        assert!(known.applied(Ok(leaving(&["a/b"]))).is_none(), "the watch is behind");
-        assert!(known.applied(Ok(map("b", 9))).is_some(), "one of that name is another");
-        assert!(known.wrote(leaving(&[])).is_none());
-        assert_eq!(version(&known), Some(9));
     }
 
     #[test]

@@ -112,6 +112,33 @@ async fn a_watch_that_fell_too_far_behind_lists_again_and_misses_nothing() {
     assert_eq!(names, ["shop", "web"]);
 }
 
+/// An object that is being deleted.
+fn leaving(uid: &str, version: u64, finalizers: &[&str]) -> ConfigMap {
+    let json = json!({"metadata": {"name": "web", "namespace": "shop", "uid": uid, "resourceVersion": version.to_string(),
+        "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0, "finalizers": finalizers}});
+    serde_json::from_value(json).unwrap()
+}
+
+#[test]
+fn an_object_that_is_being_deleted_is_there_until_its_last_finalizer_goes_whatever_is_kept_of_it() {
+    let cache = Cache::<ConfigMap>::keeping(Box::new(|map: &mut ConfigMap| map.metadata.finalizers = None));
+    let event = |map: &ConfigMap| -> Undecoded {
+        serde_json::from_value(serde_json::to_value(map).unwrap()).unwrap()
+    };
+    let key = ObjectKey::new("shop", "web");
+    let version = || cache.get(&key).and_then(|map| map.metadata.resource_version.clone());
+    cache.on_event(watcher::Event::Apply(event(&leaving("a", 5, &["a/b"]))));
+    cache.wrote(leaving("a", 6, &["a/b"]));
+    assert_eq!(version().as_deref(), Some("6"));
+    cache.wrote(leaving("a", 6, &[]));
+    assert_eq!(version(), None);
+    cache.on_event(watcher::Event::Apply(event(&leaving("a", 6, &["a/b"]))));
+    assert_eq!(version(), None, "the watch is behind");
+    cache.on_event(watcher::Event::Apply(event(&leaving("b", 9, &["a/b"]))));
+    cache.wrote(leaving("a", 6, &[]));
+    assert_eq!(version().as_deref(), Some("9"), "one of that name is another");
+}
+
 #[test]
 fn the_watch_tells_of_a_deletion_and_a_list_without_the_object_does_not() {
     let cache = Cache::<ConfigMap>::empty();

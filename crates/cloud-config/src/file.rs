@@ -175,6 +175,11 @@ impl CloudConfig {
         self.is_copy
     }
 
+    /// Whether `insecure-skip-tls-verify` is set, so that whoever answers counts as the server.
+    pub fn trusts_everybody(&self) -> bool {
+        self.config.accept_invalid_certs
+    }
+
     /// The server's address, for messages: without a password.
     pub fn server(&self) -> String {
         without_user(&self.config.cluster_url.to_string())

@@ -3,9 +3,10 @@
 //! ```text
 //! guest, Harvester, cloud-config ──► read ──► Facts ──► CHECKS, in order ──► Finding: green, amber, red, not asked
 //! ```
-//! Everything is asked once. The checks are pure functions of the [`Facts`]. A check needs others: while one of them is not
-//! green or amber, it says nothing of its own, so that one fault shows as one red line. Before the programs are replaced
-//! some checks more are made, and those of what is not there yet are left out ([`Occasion`]).
+//! Everything is asked once. The checks are pure functions of the [`Facts`]. A check needs others: while one of them is red,
+//! it says nothing of its own, so that one fault shows as one red line. Before the programs are replaced some checks more are
+//! made, and those of what is not there yet are left out ([`Occasion`]). The text of others is cleaned in one place,
+//! [`examine`].
 
 mod checks;
 pub mod cli;
@@ -17,7 +18,7 @@ use serde::Serialize;
 pub use checks::CHECKS;
 use facts::Facts;
 
-use crate::screen::Colour;
+use crate::{explain::cut, screen::Colour};
 
 /// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -39,23 +40,33 @@ pub(crate) struct Outcome {
     verdict: Verdict,
     sentence: String,
     mend: Option<String>,
+    /// The check that it waits for.
+    because: Option<&'static str>,
 }
 
 impl Outcome {
+    fn new(verdict: Verdict, sentence: String, mend: Option<String>) -> Self {
+        Self { verdict, sentence, mend, because: None }
+    }
+
     fn green(sentence: impl Into<String>) -> Self {
-        Self { verdict: Verdict::Green, sentence: sentence.into(), mend: None }
+        Self::new(Verdict::Green, sentence.into(), None)
     }
 
     fn amber(sentence: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { verdict: Verdict::Amber, sentence: sentence.into(), mend: Some(mend.into()) }
+        Self::new(Verdict::Amber, sentence.into(), Some(mend.into()))
     }
 
     fn red(sentence: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self { verdict: Verdict::Red, sentence: sentence.into(), mend: Some(mend.into()) }
+        Self::new(Verdict::Red, sentence.into(), Some(mend.into()))
     }
 
     fn not_asked(why: impl Into<String>) -> Self {
-        Self { verdict: Verdict::NotAsked, sentence: why.into(), mend: None }
+        Self::new(Verdict::NotAsked, why.into(), None)
+    }
+
+    fn waits_for(id: &'static str) -> Self {
+        Self { because: Some(id), ..Self::not_asked(format!("waits for {id}")) }
     }
 }
 
@@ -81,7 +92,7 @@ pub struct Check {
     pub id: &'static str,
     /// What is looked at.
     pub about: &'static str,
-    /// Checks that stand before this one in the list and must be green or amber.
+    /// Checks that stand before this one in the list. While one of them is red, this one is not asked.
     needs: &'static [&'static str],
     /// When it is made.
     occasions: &'static [Occasion],
@@ -109,15 +120,13 @@ pub fn examine(facts: &Facts, occasion: Occasion) -> Vec<Finding> {
     for check in CHECKS.iter().filter(|check| check.occasions.contains(&occasion)) {
         let hinders = |needed: &&str| {
             let found = findings.iter().find(|finding| finding.id == *needed)?;
-            let is_open = matches!(found.verdict, Verdict::Green | Verdict::Amber);
-            (!is_open).then(|| found.because.unwrap_or(found.id))
+            if found.verdict == Verdict::Red { Some(found.id) } else { found.because }
         };
-        let because = check.needs.iter().find_map(hinders);
-        let outcome = match because {
-            Some(id) => Outcome::not_asked(format!("waits for {id}")),
+        let Outcome { verdict, sentence, mend, because } = match check.needs.iter().find_map(hinders) {
+            Some(id) => Outcome::waits_for(id),
             None => (check.look)(facts).unwrap_or_else(|answer| answer),
         };
-        let Outcome { verdict, sentence, mend } = outcome;
+        let (sentence, mend) = (cut(&sentence), mend.map(|mend| cut(&mend)));
         findings.push(Finding { id: check.id, verdict, sentence, mend, because });
     }
     findings

@@ -346,7 +346,8 @@ component_tests! {
         create_pool(&system.cluster, "lab", 2, 9).await;
         let nobody = system.cluster.harvester.client(User::Nobody);
         let findings = examined(&system, Some(nobody)).await;
-        assert_eq!(red(&findings), ["rights-load-balancers", "rights-machines"], "{findings:#?}");
+        assert_eq!(red(&findings), ["rights-load-balancers"], "{findings:#?}");
+        assert_eq!(verdict(&findings, "rights-machines").because, Some("rights-load-balancers"));
         let rights = verdict(&findings, "rights-load-balancers");
         assert!(rights.sentence.contains("get loadbalancers"), "{rights:?}");
         let findings = examined(&system, Some(away())).await;
@@ -363,6 +364,7 @@ async fn examined(system: &System, harvester: Option<Client>) -> Vec<Finding> {
         server: "https://harvester.test:6443".to_owned(),
         namespace: "team-a".to_owned(),
         expiry: cloud_config::expiry::Expiry::Never,
+        trusts_everybody: false,
     };
     let guest = system.cluster.guest.client(User::Driver);
     examine(&read_with(&guest, Ok(config), harvester, system.clock.now()).await, Occasion::Daily)

@@ -1,29 +1,37 @@
 //! The checks. Each is a pure function of the facts; a helper that ends with `?` answers for it where a request failed.
 
 mod guest;
+mod harvester;
+mod leftovers;
 mod replacement;
+mod rights;
 mod storage;
+mod workloads;
 
 use cloud_config::expiry::{Expiry, WARN_BEFORE};
 use jiff::SignedDuration;
-use program::capabilities::Right;
 use serde_json::Value;
 
 use super::{
     Check, Occasion, Outcome,
-    facts::{Answer, Asked, Cluster, Config, Facts, Failed, Trouble},
+    facts::{Answer, Cluster, Config, Facts, Failed, Trouble},
     read,
 };
-use guest::{agents, ccm, dhcp, kube_vip, leftovers, machines, nodes, one_provider, tunnel_address};
+use guest::{agents, dhcp, machines, nodes, tunnel_address};
+use harvester::{conversion, crds, pools, webhook};
+use leftovers::leftovers;
 use replacement::{
     attachments, cluster_name, one_machine, service_addresses, way_back_credential, way_back_data_path,
     way_back_fields,
 };
-use storage::{csi_driver, csi_leader, snapshot_crds, storage_classes, uses_storage};
+use rights::{rights_load_balancers, rights_machines, rights_volumes};
+use storage::{csi_driver, csi_leader, snapshot_crds, storage_classes};
+use workloads::{ccm, kube_vip, one_provider};
 
 const GUEST: &[&str] = &["guest-api"];
 const HARVESTER: &[&str] = &["harvester-login"];
-const BOTH: &[&str] = &["guest-api", "harvester-login"];
+/// For what compares Services with LoadBalancers.
+const BOTH: &[&str] = &["guest-api", "harvester-login", "load-balancer-crds"];
 const STORAGE: &[&str] = &["guest-api", "csi-driver"];
 
 const fn check(
@@ -57,15 +65,20 @@ pub const CHECKS: &[Check] = &[
         &["harvester-endpoint"],
         ca,
     ),
-    check("harvester-login", "Harvester knows the cloud-config's credential", &["harvester-ca"], login),
     check("credential-life", "the credential lasts for a week and more", &["cloud-config"], life),
+    check(
+        "harvester-login",
+        "Harvester knows the cloud-config's credential",
+        &["harvester-ca", "credential-life"],
+        login,
+    ),
     check(
         "rancher-credential",
         "the cloud credential by which Rancher makes machines is valid, and lasts",
         &[],
         rancher_credential,
     ),
-    check("clock", "the clocks of Harvester and of this machine agree", HARVESTER, clock),
+    check("clock", "the clocks of both clusters and of this machine agree", HARVESTER, clock),
     check("harvester-version", "Harvester is a release that is served", HARVESTER, harvester_version),
     check(
         "rights-load-balancers",
@@ -81,16 +94,16 @@ pub const CHECKS: &[Check] = &[
     ),
     check("load-balancer-crds", "Harvester has the kinds LoadBalancer and IPPool", HARVESTER, crds),
     check(
-        "conversion",
-        "LoadBalancers of the former version can be read",
-        &["load-balancer-crds"],
-        conversion,
-    ),
-    check(
         "webhook",
         "Harvester's webhook answers to a LoadBalancer",
         &["load-balancer-crds", "rights-load-balancers"],
         webhook,
+    ),
+    check(
+        "conversion",
+        "LoadBalancers of the former version can be read",
+        &["load-balancer-crds", "webhook"],
+        conversion,
     ),
     check("pools", "some IPPool has free addresses", &["load-balancer-crds"], pools),
     check("ccm", "somebody leads the cloud controller managers", GUEST, ccm),
@@ -165,7 +178,7 @@ pub const CHECKS: &[Check] = &[
         check(
             "way-back-fields",
             "no load balancer and no pool asks for what the Go programs do not know",
-            HARVESTER,
+            &["load-balancer-crds"],
             way_back_fields,
         ),
     ),
@@ -290,10 +303,15 @@ fn endpoint(facts: &Facts) -> Result<Outcome, Outcome> {
 }
 
 fn ca(facts: &Facts) -> Result<Outcome, Outcome> {
+    let config = config(facts)?;
     Ok(match answer(&facts.harvester, read::VERSION) {
         Err(Failed { trouble: Trouble::Certificate, why }) => Outcome::red(
             why.clone(),
             "make the cloud-config anew: Harvester's certificate was changed, or another server answers there",
+        ),
+        _ if config.trusts_everybody => Outcome::amber(
+            "insecure-skip-tls-verify is set: whoever answers there gets the token",
+            "take it out of the cloud-config, and name the CA instead (certificate-authority-data)",
         ),
         _ => Outcome::green("the server's certificate is trusted"),
     })
@@ -352,7 +370,7 @@ fn rancher_credential(facts: &Facts) -> Result<Outcome, Outcome> {
 
 /// Below a week something is wrong: what renews a credential does so earlier.
 fn lasts(expiry: Expiry, facts: &Facts, mend: &str) -> Outcome {
-    match (expiry, expiry.remaining(facts.now)) {
+    match (expiry, expiry.remaining(facts.now_in_harvester())) {
         (Expiry::At(end), Some(left)) if !left.is_positive() => {
             Outcome::red(format!("it ended at {end} (harvester issue 5827)"), mend)
         }
@@ -369,12 +387,20 @@ fn lasts(expiry: Expiry, facts: &Facts, mend: &str) -> Outcome {
 const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(30);
 
 fn clock(facts: &Facts) -> Result<Outcome, Outcome> {
-    let there = facts.harvester_time.ok_or_else(|| Outcome::not_asked("Harvester's answers have no time"))?;
-    let apart = facts.now.duration_since(there).abs();
+    let of_servers = [("Harvester", facts.harvester_time), ("the guest cluster", facts.guest_time)];
+    let of_servers: Vec<_> =
+        of_servers.into_iter().filter_map(|(whose, time)| Some((whose, time?))).collect();
+    if of_servers.is_empty() {
+        return Err(Outcome::not_asked("the servers' answers have no time"));
+    }
+    let clocks = || of_servers.iter().copied().chain([("this machine", facts.now)]);
+    let [first, last] = [clocks().map(|(_, time)| time).min(), clocks().map(|(_, time)| time).max()];
+    let apart = last.unwrap_or(facts.now).duration_since(first.unwrap_or(facts.now));
     Ok(if apart > CLOCKS_DIFFER {
+        let shown: Vec<_> = clocks().map(|(whose, time)| format!("{whose} shows {time}")).collect();
         Outcome::red(
-            format!("Harvester's clock shows {there}, this machine's {}", facts.now),
-            "run chrony on both: tokens and Leases are judged by the clock",
+            format!("clocks differ: {}", shown.join(", ")),
+            "run chrony on all of them: tokens and Leases are judged by the clock",
         )
     } else {
         Outcome::green(format!("{} s apart", apart.as_secs()))
@@ -395,154 +421,4 @@ fn harvester_version_of(setting: &Value) -> Option<&str> {
 /// `None`: it cannot be read, or is a build without a number.
 fn harvester_release(facts: &Facts) -> Option<(u32, u32)> {
     release(harvester_version_of(answer(&facts.harvester, read::HARVESTER_VERSION).as_ref().ok()?)?)
-}
-
-/// Whether the rights of a check are given: red where the part does not work, amber where something is off.
-fn rights(facts: &Facts, check: &str, feature: &str) -> Result<Outcome, Outcome> {
-    let namespace = &config(facts)?.namespace;
-    let of_check = || facts.rights.iter().filter(|asked| asked.check == check);
-    if of_check().next().is_none() || of_check().any(|asked| asked.allowed.is_none()) {
-        return Err(Outcome::not_asked("Harvester does not answer to questions about rights"));
-    }
-    let refused = || of_check().filter(|asked| asked.allowed == Some(false));
-    let lame = refused().filter(|it| it.off.is_none() || is_only_way(facts, it));
-    let lame: Vec<_> = lame.map(|it| it.right.to_string()).collect();
-    if !lame.is_empty() {
-        return Ok(Outcome::red(
-            format!("not allowed in namespace {namespace}: {}", some(&lame)),
-            format!(
-                "bind the role of deploy/rbac in namespace {namespace} to the cloud-config's ServiceAccount; without it \
-                 {feature} are not served"
-            ),
-        ));
-    }
-    // what the roles of this release lack cannot be bound
-    let release = harvester_release(facts);
-    let is_known = |since: &str| release.is_none() || release >= self::release(since).or(Some((0, 0)));
-    let off: Vec<_> = refused().filter(|it| is_known(it.since) && !is_other_way(facts, it)).collect();
-    Ok(match off.first() {
-        None => Outcome::green(format!("all that {feature} need, in namespace {namespace}")),
-        Some(first) => Outcome::amber(
-            format!(
-                "{} of {} rights are missing, and so {}",
-                off.len(),
-                of_check().count(),
-                first.off.unwrap_or_default()
-            ),
-            "`harvester-cloud-provider cloud-config inspect` lists them, what is off without each, and the role to bind",
-        ),
-    })
-}
-
-/// Whether machines can be changed: by a PATCH, and by the subresources.
-fn ways(facts: &Facts) -> [bool; 2] {
-    let is_allowed = |verb: &str, subresource: &str| {
-        facts.rights.iter().any(|it| {
-            it.allowed == Some(true)
-                && (it.right.verb, it.right.resource, it.right.subresource)
-                    == (verb, "virtualmachines", subresource)
-        })
-    };
-    [is_allowed("patch", ""), is_allowed("update", "addvolume") && is_allowed("update", "removevolume")]
-}
-
-fn is_way(asked: &Asked) -> bool {
-    let Right { verb, resource, subresource, .. } = &asked.right;
-    matches!(
-        (*verb, *resource, *subresource),
-        ("patch", "virtualmachines", "") | (_, _, "addvolume" | "removevolume")
-    )
-}
-
-fn is_only_way(facts: &Facts, asked: &Asked) -> bool {
-    is_way(asked) && ways(facts) == [false, false]
-}
-
-/// It is not missed, because there is the other way.
-fn is_other_way(facts: &Facts, asked: &Asked) -> bool {
-    is_way(asked) && ways(facts) != [false, false]
-}
-
-fn rights_load_balancers(facts: &Facts) -> Result<Outcome, Outcome> {
-    rights(facts, "rights-load-balancers", "Services of type LoadBalancer")
-}
-
-fn rights_machines(facts: &Facts) -> Result<Outcome, Outcome> {
-    rights(facts, "rights-machines", "Nodes")
-}
-
-fn rights_volumes(facts: &Facts) -> Result<Outcome, Outcome> {
-    uses_storage(facts)?;
-    rights(facts, "rights-volumes", "volumes")
-}
-
-// ---- Harvester
-
-fn crds(facts: &Facts) -> Result<Outcome, Outcome> {
-    let none = || {
-        Outcome::red(
-            "Harvester does not serve loadbalancer.harvesterhci.io/v1beta1",
-            "install the chart harvester-load-balancer in Harvester",
-        )
-    };
-    let group = match answer(&facts.harvester, read::BALANCER_GROUP) {
-        Err(Failed { trouble: Trouble::NotFound, .. }) => return Ok(none()),
-        _ => got(&facts.harvester, read::BALANCER_GROUP)?,
-    };
-    let versions = group["versions"].as_array().map(Vec::as_slice).unwrap_or_default();
-    Ok(if versions.iter().any(|version| version["version"] == "v1beta1") {
-        Outcome::green("v1beta1 is served")
-    } else {
-        none()
-    })
-}
-
-fn conversion(facts: &Facts) -> Result<Outcome, Outcome> {
-    let path = read::former(&config(facts)?.namespace);
-    Ok(match answer(&facts.harvester, &path) {
-        Ok(list) if list["items"].as_array().is_none_or(Vec::is_empty) => {
-            Outcome::not_asked("there is no LoadBalancer here to convert")
-        }
-        Ok(_) => Outcome::green("v1alpha1 can be read"),
-        Err(Failed { trouble: Trouble::NotFound, .. }) => Outcome::green("v1alpha1 is not served"),
-        Err(Failed { trouble: Trouble::Refused, why }) => Outcome::red(
-            format!("LoadBalancers cannot be converted: {why}"),
-            "start the webhook in Harvester; its log says who may write the conversion of the CRD",
-        ),
-        Err(failed) => unread(&path, failed),
-    })
-}
-
-fn webhook(facts: &Facts) -> Result<Outcome, Outcome> {
-    let start = "start harvester-load-balancer-webhook in Harvester; its log tells of the certificate and of the registration";
-    Ok(match &facts.trial {
-        Ok(()) => Outcome::red(
-            "a LoadBalancer with two listeners of one name is accepted: no webhook judges it",
-            start,
-        ),
-        Err(failed) if failed.why.contains("failed calling webhook") => {
-            Outcome::red(failed.why.clone(), start)
-        }
-        Err(failed) if failed.why.contains("admission webhook") => {
-            Outcome::green("it refuses what it is to refuse")
-        }
-        Err(failed) => Outcome::not_asked(failed.why.clone()),
-    })
-}
-
-fn pools(facts: &Facts) -> Result<Outcome, Outcome> {
-    let pools = items(&facts.harvester, read::POOLS)?;
-    // a pool that nobody has looked at yet says nothing
-    let free: Vec<_> = pools.iter().filter_map(|pool| pool["status"]["available"].as_i64()).collect();
-    let all: i64 = free.iter().copied().fold(0, i64::saturating_add);
-    Ok(match pools.len() {
-        0 => Outcome::amber(
-            "Harvester has no IPPool",
-            "make one: Services with IPAM pool wait until there is one, those with DHCP need none",
-        ),
-        count if all == 0 && free.len() == count => {
-            Outcome::red(format!("none of {count} IPPools has a free address"), "add a range to one of them")
-        }
-        count => Outcome::green(format!("{all} free addresses in {count} IPPools")),
-    })
 }

@@ -46,6 +46,8 @@ pub struct Config {
     /// The namespace of the guest cluster in Harvester.
     pub namespace: String,
     pub expiry: Expiry,
+    /// `insecure-skip-tls-verify`: whoever answers counts as Harvester.
+    pub trusts_everybody: bool,
 }
 
 /// Rancher's cloud credential.
@@ -94,5 +96,10 @@ impl Facts {
     /// Now, by the clock that wrote the times of the guest cluster's objects, or by this machine's.
     pub fn now_in_guest(&self) -> Timestamp {
         self.guest_time.unwrap_or(self.now)
+    }
+
+    /// Now, by the clock that judges the credentials, or by this machine's.
+    pub fn now_in_harvester(&self) -> Timestamp {
+        self.harvester_time.unwrap_or(self.now)
     }
 }

@@ -25,12 +25,13 @@ pub(crate) const CSI_NODES: &str = "/apis/storage.k8s.io/v1/csinodes";
 pub(crate) const STORAGE_CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
 pub(crate) const ATTACHMENTS: &str = "/apis/storage.k8s.io/v1/volumeattachments";
 pub(crate) const VOLUMES: &str = "/api/v1/persistentvolumes";
+pub(crate) const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
 pub(crate) const SNAPSHOTS: &str = "/apis/snapshot.storage.k8s.io";
 pub(crate) const CCM_LEASE: &str =
     "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/cloud-controller-manager";
 pub(crate) const CSI_LEASE: &str =
     "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/harvester-csi-attach";
-const OF_GUEST: [&str; 13] = [
+const OF_GUEST: [&str; 14] = [
     VERSION,
     NODES,
     SERVICES,
@@ -41,12 +42,13 @@ const OF_GUEST: [&str; 13] = [
     STORAGE_CLASSES,
     ATTACHMENTS,
     VOLUMES,
+    BINDINGS,
     SNAPSHOTS,
     CCM_LEASE,
     CSI_LEASE,
 ];
 
-pub(crate) const BALANCER_GROUP: &str = "/apis/loadbalancer.harvesterhci.io";
+pub(crate) const BALANCER_KINDS: &str = "/apis/loadbalancer.harvesterhci.io/v1beta1";
 pub(crate) const POOLS: &str = "/apis/loadbalancer.harvesterhci.io/v1beta1/ippools";
 pub(crate) const HARVESTER_VERSION: &str = "/apis/harvesterhci.io/v1beta1/settings/server-version";
 
@@ -126,7 +128,8 @@ pub async fn read(
         (Ok(config), Ok(connection)) => {
             let expiry = expiry::of(config, settings).await;
             let [file, server, namespace] = [config.file.clone(), config.server(), config.namespace.clone()];
-            (Ok(Config { file, server, namespace, expiry }), Some(connection.client()))
+            let trusts_everybody = config.trusts_everybody();
+            (Ok(Config { file, server, namespace, expiry, trusts_everybody }), Some(connection.client()))
         }
         (Err(why), _) | (_, Err(why)) => (Err(why), None),
     };
@@ -153,17 +156,15 @@ pub async fn read_with(
     harvester: Option<Client>,
     now: Timestamp,
 ) -> Facts {
-    let guest_time = time_of(guest).await;
-    let guest = cluster(guest, of_guest());
     let (Ok(found), Some(client)) = (&config, harvester) else {
         let trial = Err(Failed { trouble: Trouble::NoAnswer, why: String::new() });
-        let (guest, harvester) = (guest.await, Cluster::default());
+        let guest_time = time_of(guest).await;
         return Facts {
             now,
-            guest,
+            guest: cluster(guest, of_guest()).await,
             config,
             rancher: None,
-            harvester,
+            harvester: Cluster::default(),
             guest_time,
             harvester_time: None,
             rights: Vec::new(),
@@ -171,14 +172,22 @@ pub async fn read_with(
         };
     };
     let namespace = &found.namespace;
-    let paths = of_harvester(namespace);
+    // before the long lists: they are compared with `now`
+    let (guest_time, harvester_time) = join!(time_of(guest), time_of(&client));
     let rights = rights(namespace)
         .into_iter()
         .map(async |asked| Asked { allowed: is_granted(&client, &asked.right).await, ..asked });
     let rights = stream::iter(rights).buffered(AT_ONCE).collect();
-    let (guest, harvester, harvester_time, rights, trial) =
-        join!(guest, cluster(&client, paths), time_of(&client), rights, try_out(&client, namespace));
+    let asked = async { join!(rights, try_out(&client, namespace)) };
+    let ((guest, harvester), (rights, trial)) = join!(both(guest, &client, namespace), asked);
     Facts { now, guest, config, rancher: None, harvester, guest_time, harvester_time, rights, trial }
+}
+
+/// Harvester is read before the guest cluster: the Service of each load balancer in the list was made before the Services
+/// are read.
+async fn both(guest: &Client, harvester: &Client, namespace: &str) -> (Cluster, Cluster) {
+    let harvester = cluster(harvester, of_harvester(namespace)).await;
+    (cluster(guest, of_guest()).await, harvester)
 }
 
 fn of_guest() -> Vec<String> {
@@ -186,7 +195,7 @@ fn of_guest() -> Vec<String> {
 }
 
 fn of_harvester(namespace: &str) -> Vec<String> {
-    let fixed = [VERSION, BALANCER_GROUP, POOLS, STORAGE_CLASSES, HARVESTER_VERSION].map(str::to_owned);
+    let fixed = [VERSION, BALANCER_KINDS, POOLS, STORAGE_CLASSES, HARVESTER_VERSION].map(str::to_owned);
     let own = [balancers(namespace), former(namespace), machines(namespace), instances(namespace)];
     fixed.into_iter().chain(own).collect()
 }
@@ -194,11 +203,15 @@ fn of_harvester(namespace: &str) -> Vec<String> {
 /// Reads the lists again. Rights, the credential's life and the trial stay as they were asked for the first time.
 pub(crate) async fn again(guest: &Client, harvester: Option<&Client>, facts: &mut Facts, now: Timestamp) {
     facts.now = now;
-    facts.guest_time = time_of(guest).await;
-    facts.guest = cluster(guest, of_guest()).await;
-    if let (Ok(config), Some(client)) = (&facts.config, harvester) {
-        let paths = of_harvester(&config.namespace);
-        (facts.harvester, facts.harvester_time) = join!(cluster(client, paths), time_of(client));
+    match (&facts.config, harvester) {
+        (Ok(config), Some(client)) => {
+            (facts.guest_time, facts.harvester_time) = join!(time_of(guest), time_of(client));
+            (facts.guest, facts.harvester) = both(guest, client, &config.namespace).await;
+        }
+        _ => {
+            facts.guest_time = time_of(guest).await;
+            facts.guest = cluster(guest, of_guest()).await;
+        }
     }
 }
 

@@ -13,22 +13,26 @@ use super::{
         facts::{Facts, Failed, Trouble},
         read,
     },
-    answer,
-    guest::{is_of_csi, leader},
-    items, name, some, text, unread,
+    answer, items, name, some, text, unread,
+    workloads::{is_of_csi, leader, trusted},
 };
 
-/// Whether the guest cluster has the driver; an outcome where it has none.
+fn is_registered(facts: &Facts) -> Result<bool, Outcome> {
+    Ok(items(&facts.guest, read::CSI_DRIVERS)?.iter().any(|driver| name(driver) == names::CSI_DRIVER))
+}
+
+/// Whether the guest cluster has the driver, or volumes that need it; an outcome where it has neither.
 pub(super) fn uses_storage(facts: &Facts) -> Result<(), Outcome> {
-    let is_there =
-        items(&facts.guest, read::CSI_DRIVERS)?.iter().any(|driver| name(driver) == names::CSI_DRIVER)
-            || items(&facts.guest, read::DAEMON_SETS)?.iter().any(is_of_csi);
+    let is_its = |volume: &Value| text(volume, "/spec/csi/driver") == names::CSI_DRIVER;
+    let is_there = is_registered(facts)?
+        || trusted(facts, read::DAEMON_SETS)?.any(is_of_csi)
+        || items(&facts.guest, read::VOLUMES)?.iter().any(is_its);
     if is_there { Ok(()) } else { Err(Outcome::green("the CSI driver is not installed")) }
 }
 
 pub(super) fn csi_driver(facts: &Facts) -> Result<Outcome, Outcome> {
     uses_storage(facts)?;
-    if !items(&facts.guest, read::CSI_DRIVERS)?.iter().any(|driver| name(driver) == names::CSI_DRIVER) {
+    if !is_registered(facts)? {
         return Ok(Outcome::red(
             format!("there is no CSIDriver {}", names::CSI_DRIVER),
             "install the chart harvester-csi-driver anew: kubelet mounts nothing without it",
@@ -40,8 +44,7 @@ pub(super) fn csi_driver(facts: &Facts) -> Result<Outcome, Outcome> {
     };
     let nodes = items(&facts.guest, read::CSI_NODES)?;
     let registered = nodes.iter().filter(has_driver).count();
-    let sets = items(&facts.guest, read::DAEMON_SETS)?;
-    let wanted = sets.iter().filter(|set| is_of_csi(set));
+    let wanted = trusted(facts, read::DAEMON_SETS)?.filter(|set| is_of_csi(set));
     let wanted = wanted.filter_map(|set| set["status"]["desiredNumberScheduled"].as_u64()).max();
     Ok(match wanted {
         Some(wanted) if (registered as u64) < wanted => {
@@ -55,6 +58,7 @@ pub(super) fn csi_driver(facts: &Facts) -> Result<Outcome, Outcome> {
             "no DaemonSet runs the driver",
             "install the chart harvester-csi-driver; `kubectl get daemonsets --all-namespaces` shows what runs",
         ),
+        Some(0) => Outcome::not_asked("no Node is to run it"),
         _ => Outcome::green(format!("registered on {registered} Nodes")),
     })
 }

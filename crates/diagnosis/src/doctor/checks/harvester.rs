@@ -1,0 +1,90 @@
+//! What Harvester has for load balancers: the kinds, the webhook, pools.
+
+use super::{
+    super::{
+        Outcome,
+        facts::{Facts, Failed, Trouble},
+        read,
+    },
+    answer, config, got, items, unread,
+};
+
+/// The kinds, as the server's list of its resources names them.
+const KINDS: [&str; 2] = ["loadbalancers", "ippools"];
+
+pub(super) fn crds(facts: &Facts) -> Result<Outcome, Outcome> {
+    let there = match answer(&facts.harvester, read::BALANCER_KINDS) {
+        Err(Failed { trouble: Trouble::NotFound, .. }) => &[],
+        _ => got(&facts.harvester, read::BALANCER_KINDS)?["resources"]
+            .as_array()
+            .map_or(&[][..], Vec::as_slice),
+    };
+    let is_missing = |kind: &&str| !there.iter().any(|resource| resource["name"] == **kind);
+    let missing: Vec<_> = KINDS.into_iter().filter(is_missing).collect();
+    Ok(if missing.is_empty() {
+        Outcome::green("v1beta1 is served")
+    } else {
+        Outcome::red(
+            format!(
+                "Harvester does not serve {} of loadbalancer.harvesterhci.io/v1beta1",
+                missing.join(" and ")
+            ),
+            "install the chart harvester-load-balancer in Harvester",
+        )
+    })
+}
+
+pub(super) fn conversion(facts: &Facts) -> Result<Outcome, Outcome> {
+    let path = read::former(&config(facts)?.namespace);
+    Ok(match answer(&facts.harvester, &path) {
+        Ok(list) if list["items"].as_array().is_none_or(Vec::is_empty) => {
+            Outcome::not_asked("there is no LoadBalancer here to convert")
+        }
+        Ok(_) => Outcome::green("v1alpha1 can be read"),
+        Err(Failed { trouble: Trouble::NotFound, .. }) => Outcome::green("v1alpha1 is not served"),
+        Err(Failed { trouble: Trouble::Refused, why }) => Outcome::red(
+            format!("LoadBalancers cannot be converted: {why}"),
+            "start the webhook in Harvester; its log says who may write the conversion of the CRD",
+        ),
+        Err(failed) => unread(&path, failed),
+    })
+}
+
+/// How the webhook of either program ends the names that it registers.
+const WEBHOOK: &str = "harvester-load-balancer-webhook\"";
+
+pub(super) fn webhook(facts: &Facts) -> Result<Outcome, Outcome> {
+    let start = "start harvester-load-balancer-webhook in Harvester; its log tells of the certificate and of the registration";
+    let is_its = |failed: &Failed| failed.why.contains(WEBHOOK);
+    Ok(match &facts.trial {
+        Ok(()) => Outcome::red(
+            "a LoadBalancer with two listeners of one name is accepted: no webhook judges it",
+            start,
+        ),
+        Err(failed) if is_its(failed) && failed.why.contains("failed calling webhook") => {
+            Outcome::red(failed.why.clone(), start)
+        }
+        Err(failed) if is_its(failed) && failed.why.contains("denied the request") => {
+            Outcome::green("it refuses what it is to refuse")
+        }
+        // another webhook, or the server itself
+        Err(failed) => Outcome::not_asked(failed.why.clone()),
+    })
+}
+
+pub(super) fn pools(facts: &Facts) -> Result<Outcome, Outcome> {
+    let pools = items(&facts.harvester, read::POOLS)?;
+    // a pool that nobody has looked at yet says nothing
+    let free: Vec<_> = pools.iter().filter_map(|pool| pool["status"]["available"].as_i64()).collect();
+    let all: i64 = free.iter().copied().fold(0, i64::saturating_add);
+    Ok(match pools.len() {
+        0 => Outcome::amber(
+            "Harvester has no IPPool",
+            "make one: Services with IPAM pool wait until there is one, those with DHCP need none",
+        ),
+        count if all == 0 && free.len() == count => {
+            Outcome::red(format!("none of {count} IPPools has a free address"), "add a range to one of them")
+        }
+        count => Outcome::green(format!("{all} free addresses in {count} IPPools")),
+    })
+}

@@ -1,0 +1,169 @@
+//! The programs that work in the guest cluster: leaders, the cloud controller manager, the CSI driver, kube-vip.
+//!
+//! Whoever may make Deployments in one namespace must not decide what is said here: see [`trusted`].
+
+use std::collections::BTreeSet;
+
+use harvester_api::{annotations, names};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{
+    super::{
+        Outcome,
+        facts::{Facts, Failed, Trouble},
+        read,
+    },
+    CLOCKS_DIFFER, annotation, answer, got,
+    guest::{balanced, waits},
+    items, key, name, some, text,
+};
+use crate::explain::cut;
+
+/// Somebody holds the Lease, and renewed it in time.
+pub(super) fn leader(facts: &Facts, path: &str, program: &str) -> Result<Outcome, Outcome> {
+    let stopped = |what: String| {
+        Outcome::red(
+            what,
+            format!("start {program} in the guest cluster; `kubectl -n kube-system get pods` shows why not"),
+        )
+    };
+    let lease = match answer(&facts.guest, path) {
+        Err(Failed { trouble: Trouble::NotFound, .. }) => {
+            return Ok(stopped(format!(
+                "there is no Lease of {program}: it never ran, or has another name for it"
+            )));
+        }
+        _ => got(&facts.guest, path)?,
+    };
+    let holder = &cut(text(lease, "/spec/holderIdentity"));
+    let renewed: Option<Timestamp> = text(lease, "/spec/renewTime").parse().ok();
+    let lasts = lease["spec"]["leaseDurationSeconds"].as_i64().unwrap_or_default();
+    Ok(match renewed {
+        Some(at)
+            if !holder.is_empty()
+                && facts.now_in_guest().duration_since(at).as_secs() <= lasts + CLOCKS_DIFFER.as_secs() =>
+        {
+            Outcome::green(format!("{holder} leads"))
+        }
+        _ if holder.is_empty() => stopped(format!("nobody holds the Lease of {program}")),
+        _ => stopped(format!("{holder} renews the Lease of {program} no more")),
+    })
+}
+
+pub(super) fn ccm(facts: &Facts) -> Result<Outcome, Outcome> {
+    leader(facts, read::CCM_LEASE, "the cloud controller manager")
+}
+
+/// Those that no user of one namespace can have made: in kube-system, or with a ServiceAccount that has rights in the whole
+/// cluster, which each of these programs needs.
+pub(super) fn trusted<'a>(
+    facts: &'a Facts,
+    path: &str,
+) -> Result<impl Iterator<Item = &'a Value> + Clone, Outcome> {
+    let bindings = items(&facts.guest, read::BINDINGS)?.iter();
+    let subjects = bindings.flat_map(|binding| binding["subjects"].as_array().into_iter().flatten());
+    let accounts = subjects.filter(|subject| subject["kind"] == "ServiceAccount");
+    let accounts: BTreeSet<_> = accounts.map(|it| (text(it, "/namespace"), text(it, "/name"))).collect();
+    Ok(items(&facts.guest, path)?.iter().filter(move |workload| {
+        let namespace = text(workload, "/metadata/namespace");
+        let account = workload["spec"]["template"]["spec"]["serviceAccountName"].as_str();
+        namespace == names::KUBE_SYSTEM || accounts.contains(&(namespace, account.unwrap_or("default")))
+    }))
+}
+
+/// Deployments and DaemonSets that are to have a Pod.
+fn running(facts: &Facts) -> Result<impl Iterator<Item = &Value> + Clone, Outcome> {
+    let all = trusted(facts, read::DEPLOYMENTS)?.chain(trusted(facts, read::DAEMON_SETS)?);
+    Ok(all.filter(|workload| {
+        workload["spec"]["replicas"] != 0 && workload["status"]["desiredNumberScheduled"] != 0
+    }))
+}
+
+fn containers(workload: &Value) -> impl Iterator<Item = &Value> {
+    workload["spec"]["template"]["spec"]["containers"].as_array().into_iter().flatten()
+}
+
+/// The name of the image without registry and tag.
+fn image(container: &Value) -> &str {
+    let image = container["image"].as_str().unwrap_or_default();
+    let image = image.split('@').next().unwrap_or_default();
+    let last = image.rsplit('/').next().unwrap_or_default();
+    last.split(':').next().unwrap_or_default()
+}
+
+/// kube-vip's image, under its own name or as Rancher mirrors it.
+fn is_kube_vip(workload: &Value) -> bool {
+    containers(workload)
+        .map(|container| image(container).trim_start_matches("mirrored-kube-vip-"))
+        .any(|image| matches!(image, "kube-vip" | "kube-vip-iptables"))
+}
+
+/// The program that a container runs, and its subcommand if there is one. One image has several of these programs.
+fn program(container: &Value) -> (&str, Option<&str>) {
+    let words = |field: &str| container[field].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let named = words("command").next().and_then(|file| file.rsplit('/').next());
+    let first = words("command").skip(1).chain(words("args")).next();
+    (named.unwrap_or(image(container)), first.filter(|word| !word.starts_with('-')))
+}
+
+fn is_provider(workload: &Value) -> bool {
+    containers(workload).map(program).any(|(name, word)| name.contains(PROVIDER) && word.is_none())
+}
+
+pub(super) fn is_of_csi(workload: &Value) -> bool {
+    containers(workload).map(program).any(|(name, word)| {
+        name.contains("harvester-csi-driver") || name.contains(PROVIDER) && word == Some("csi-driver")
+    })
+}
+
+const PROVIDER: &str = "harvester-cloud-provider";
+
+pub(super) fn one_provider(facts: &Facts) -> Result<Outcome, Outcome> {
+    let providers: Vec<_> = running(facts)?.filter(|it| is_provider(it)).map(key).collect();
+    let nodes = trusted(facts, read::DAEMON_SETS)?;
+    let drivers: Vec<_> = nodes.filter(|it| is_of_csi(it)).map(key).collect();
+    for (what, found) in [("cloud providers", &providers), ("CSI drivers", &drivers)] {
+        if found.len() > 1 {
+            return Ok(Outcome::red(
+                format!("two {what} run: {}", some(found)),
+                "remove all but one, with the release or manifest that it came from",
+            ));
+        }
+    }
+    if providers.is_empty() {
+        return Err(Outcome::not_asked("no Deployment or DaemonSet has an image harvester-cloud-provider"));
+    }
+    Ok(Outcome::green("no two of one kind"))
+}
+
+pub(super) fn kube_vip(facts: &Facts) -> Result<Outcome, Outcome> {
+    let asking: Vec<_> = balanced(facts)?
+        .into_iter()
+        .filter(|service| !annotation(service, annotations::KUBE_VIP_LOADBALANCER_IPS).is_empty())
+        .collect();
+    let waiting: Vec<_> = asking.iter().filter(|service| waits(facts, service)).map(|it| key(it)).collect();
+    let sets: Vec<_> = running(facts)?.filter(|workload| is_kube_vip(workload)).collect();
+    let is_ready = |set: &&Value| {
+        let status = &set["status"];
+        status["numberReady"].as_i64().or_else(|| status["readyReplicas"].as_i64()).unwrap_or_default() > 0
+    };
+    Ok(match sets.first() {
+        Some(_) if sets.iter().any(is_ready) => Outcome::green("it is ready"),
+        Some(set) if !asking.is_empty() => Outcome::red(
+            format!("no Pod of {} is ready", key(set)),
+            format!(
+                "`kubectl -n {} describe daemonset {}` shows why",
+                text(set, "/metadata/namespace"),
+                name(set)
+            ),
+        ),
+        _ if asking.is_empty() => Outcome::green("no Service needs it"),
+        // a static Pod, or another program
+        _ if waiting.is_empty() => Outcome::green("no Service waits for it"),
+        _ => Outcome::red(
+            format!("there is no kube-vip, and it is to announce the address of {}", some(&waiting)),
+            "turn kube-vip on in the chart harvester-cloud-provider",
+        ),
+    })
+}

@@ -1,0 +1,105 @@
+//! Which LoadBalancers an administrator is told to delete.
+
+use serde_json::json;
+
+use super::{super::*, Verdict, change, healthy, told, workload};
+
+#[test]
+fn a_mark_on_an_object_whose_service_is_there_and_another_clusters_object_are_no_leftovers() {
+    let marked = told(|facts| {
+        change(&mut facts.harvester, &read::balancers("team-a"), |all| {
+            let mark = json!({"cloudprovider.harvesterhci.io/without-service": "since yesterday"});
+            all["items"][0]["metadata"]["annotations"] = mark;
+            let mut other = all["items"][0].clone();
+            other["metadata"]["labels"] = json!({"cloudprovider.harvesterhci.io/cluster": "red"});
+            all["items"].as_array_mut().unwrap().push(other);
+        });
+    });
+    assert_eq!(marked, []);
+}
+
+#[test]
+fn an_object_that_names_this_cluster_by_uid_is_a_leftover_under_any_name_of_the_cluster() {
+    let of = |uid: &'static str| {
+        told(move |facts| {
+            change(&mut facts.guest, read::SERVICES, |all| {
+                let kubernetes =
+                    json!({"metadata": {"namespace": "default", "name": "kubernetes", "uid": "c1"}});
+                all["items"].as_array_mut().unwrap().push(kubernetes);
+            });
+            change(&mut facts.harvester, &read::balancers("team-a"), |all| {
+                all["items"][0]["metadata"]["annotations"] =
+                    json!({"cloudprovider.harvesterhci.io/cluster-uid": uid});
+                all["items"][0]["metadata"]["labels"] =
+                    json!({"cloudprovider.harvesterhci.io/cluster": "blue"});
+                all["items"][0]["status"] = json!({});
+            });
+        })
+    };
+    assert_eq!(of("c1"), [("leftovers", Verdict::Red)]);
+    assert_eq!(of("c2"), [], "it is another cluster's");
+}
+
+/// A leftover of a cluster `red`, which no annotation proves.
+fn red(facts: &mut Facts) {
+    change(&mut facts.harvester, &read::balancers("team-a"), |all| {
+        let mut other = all["items"][0].clone();
+        other["metadata"]["labels"]["cloudprovider.harvesterhci.io/cluster"] = json!("red");
+        other["metadata"]["labels"]["cloudprovider.harvesterhci.io/serviceName"] = json!("gone");
+        other["status"]["address"] = json!("10.0.0.99");
+        all["items"].as_array_mut().unwrap().push(other);
+    });
+}
+
+#[test]
+fn what_a_pod_of_the_guest_cluster_says_of_its_cluster_proves_nothing() {
+    let lied = told(|facts| {
+        change(&mut facts.guest, read::DEPLOYMENTS, |all| {
+            let mut lie = workload("x", "busybox", &json!(["--cluster-name=red"]));
+            lie["metadata"]["namespace"] = json!("aaa");
+            all["items"].as_array_mut().unwrap().insert(0, lie);
+        });
+        red(facts);
+    });
+    assert_eq!(lied, []);
+}
+
+#[test]
+fn the_name_of_a_cluster_proves_nothing_where_a_machine_has_it_that_is_no_node() {
+    let left = |facts: &mut Facts| {
+        change(&mut facts.harvester, &read::balancers("team-a"), |all| {
+            all["items"][0]["metadata"]["labels"]["cloudprovider.harvesterhci.io/serviceName"] =
+                json!("gone");
+            all["items"][0]["status"] = json!({});
+        });
+    };
+    assert_eq!(told(left), [("leftovers", Verdict::Red)]);
+    let shared = told(|facts| {
+        left(facts);
+        change(&mut facts.harvester, &read::machines("team-a"), |all| {
+            all["items"][1]["metadata"]["labels"]["guestcluster.harvesterhci.io/name"] = json!("blue");
+        });
+    });
+    assert_eq!(shared, []);
+}
+
+#[test]
+fn a_load_balancer_that_is_being_deleted_or_whose_address_is_in_use_is_no_leftover() {
+    let changed = |fields: &'static [(&'static str, &'static str)]| {
+        told(move |facts| {
+            change(&mut facts.harvester, &read::balancers("team-a"), |all| {
+                let object = &mut all["items"][0];
+                object["metadata"]["labels"]["cloudprovider.harvesterhci.io/serviceName"] = json!("gone");
+                for (pointer, value) in fields {
+                    let (parent, field) = pointer.rsplit_once('/').unwrap();
+                    object.pointer_mut(parent).unwrap()[field] = json!(value);
+                }
+            });
+        })
+    };
+    assert_eq!(changed(&[("/status/address", "10.0.0.99")]), [("leftovers", Verdict::Red)]);
+    let deleted =
+        changed(&[("/status/address", "10.0.0.99"), ("/metadata/deletionTimestamp", "2026-11-23T11:59:59Z")]);
+    assert_eq!(deleted, []);
+    assert_eq!(changed(&[("/status/address", "10.0.0.50")]), [], "a Service shows it");
+}

@@ -1,0 +1,123 @@
+//! Clocks, rights, the webhook, Nodes: what is asked, and what is not.
+
+use rstest::rstest;
+use serde_json::json;
+
+use super::{super::*, Verdict, answers, at, change, deny, failed, healthy, list, told};
+use crate::doctor::facts::Trouble;
+
+#[test]
+fn where_there_is_no_object_nothing_is_said_about_conversion() {
+    let empty = told(|facts| answers(&mut facts.harvester, &read::former("team-a"), list(&json!([]))));
+    assert_eq!(empty, [("conversion", Verdict::NotAsked)]);
+}
+
+#[rstest]
+#[case::of_the_schema("LoadBalancer is invalid: spec.listeners: Required value")]
+#[case::of_another_webhook(
+    "admission webhook \"validate.kyverno.svc-fail\" denied the request: no team label"
+)]
+#[case::of_another_webhook_that_is_down("failed calling webhook \"validate.kyverno.svc-fail\": no endpoints")]
+#[case::of_a_server_that_is_busy("etcdserver: request timed out")]
+fn a_refusal_that_is_not_the_webhooks_says_nothing_about_it(#[case] why: &str) {
+    let refused = told(|facts| facts.trial = Err(failed(Trouble::Refused, why)));
+    assert_eq!(refused, [("webhook", Verdict::NotAsked)]);
+}
+
+#[test]
+fn a_laptop_whose_clock_is_wrong_has_one_red_line() {
+    let fast = told(|facts| facts.now = at("2026-11-23T12:10:00Z"));
+    assert_eq!(fast, [("clock", Verdict::Red)]);
+}
+
+#[test]
+fn a_right_that_a_feature_needs_is_amber_where_the_release_has_it() {
+    let denied = |version: &'static str| {
+        told(move |facts| {
+            answers(&mut facts.harvester, read::HARVESTER_VERSION, Ok(json!({"value": version})));
+            deny(facts, "create", "volumesnapshots");
+        })
+    };
+    assert_eq!(denied("v1.9.0"), [("rights-volumes", Verdict::Amber)]);
+    assert_eq!(denied("v1.5.0"), [], "its role has no such right");
+}
+
+#[test]
+fn of_the_two_ways_into_a_machine_one_is_enough() {
+    let without = |patch: bool, subresources: bool| {
+        told(move |facts| {
+            let ways = facts.rights.iter_mut().filter(|it| it.check == "rights-volumes");
+            for asked in ways {
+                let is_patch = (asked.right.verb, asked.right.resource) == ("patch", "virtualmachines");
+                let is_sub = asked.right.subresource.ends_with("volume");
+                asked.allowed = Some(!(is_patch && patch || is_sub && subresources));
+            }
+        })
+    };
+    assert_eq!(without(true, false), []);
+    assert_eq!(without(false, true), []);
+    assert_eq!(without(true, true), [("rights-volumes", Verdict::Red)]);
+}
+
+#[test]
+fn a_cloud_config_that_trusts_whoever_answers_is_amber() {
+    let trusting = told(|facts| facts.config.as_mut().unwrap().trusts_everybody = true);
+    assert_eq!(trusting, [("harvester-ca", Verdict::Amber)]);
+}
+
+#[test]
+fn a_laptop_whose_clock_is_a_year_ahead_does_not_call_the_credential_ended() {
+    let fast = told(|facts| {
+        facts.now = at("2027-11-23T12:00:00Z");
+        facts.config.as_mut().unwrap().expiry = cloud_config::expiry::Expiry::At(at("2027-06-01T00:00:00Z"));
+    });
+    assert_eq!(fast, [("clock", Verdict::Red)]);
+}
+
+#[test]
+fn what_nobody_knows_of_a_credentials_end_hinders_no_check() {
+    let unknown = told(|facts| facts.config.as_mut().unwrap().expiry = cloud_config::expiry::Expiry::Unknown);
+    assert_eq!(unknown, [("credential-life", Verdict::NotAsked)]);
+}
+
+#[test]
+fn of_a_cluster_without_nodes_nothing_is_called_green() {
+    let empty = told(|facts| {
+        answers(&mut facts.guest, read::NODES, list(&json!([])));
+        answers(&mut facts.guest, read::CSI_NODES, list(&json!([])));
+        change(&mut facts.guest, read::DAEMON_SETS, |all| {
+            all["items"][1]["status"] = json!({"numberReady": 0, "desiredNumberScheduled": 0});
+        });
+    });
+    let ids: Vec<_> = empty.iter().map(|(id, _)| *id).collect();
+    assert_eq!(ids, ["nodes", "machines", "guest-agents", "tunnel-address", "csi-driver"], "{empty:?}");
+    assert!(empty.iter().all(|(_, verdict)| *verdict == Verdict::NotAsked), "{empty:?}");
+}
+
+#[test]
+fn the_controller_that_k3s_has_built_in_is_named_by_the_nodes_that_it_took() {
+    let mut facts = healthy();
+    change(&mut facts.guest, read::NODES, |all| {
+        all["items"][0]["spec"]["providerID"] = json!("k3s://blue-1")
+    });
+    let findings = examine(&facts, Occasion::Daily);
+    let red: Vec<_> = findings.iter().filter(|finding| finding.verdict == Verdict::Red).collect();
+    assert!(matches!(red[..], [nodes] if nodes.id == "nodes"), "{red:?}");
+    assert!(red[0].mend.as_ref().unwrap().contains("disable-cloud-controller"), "{red:?}");
+}
+
+#[rstest]
+#[case::of_a_service("10.0.0.50/24", &[("tunnel-address", Verdict::Red)])]
+#[case::of_a_service_that_is_gone("10.0.0.51/24", &[("tunnel-address", Verdict::Amber)])]
+#[case::its_own("10.0.0.1/24", &[])]
+#[case::none("", &[("tunnel-address", Verdict::NotAsked)])]
+fn the_address_of_tunnels_is_compared_with_services_and_with_the_nodes_own(
+    #[case] address: &str,
+    #[case] expected: &[(&str, Verdict)],
+) {
+    let told = told(|facts| {
+        let annotations = json!({"projectcalico.org/IPv4Address": address});
+        change(&mut facts.guest, read::NODES, |all| all["items"][0]["metadata"]["annotations"] = annotations);
+    });
+    assert_eq!(told, expected);
+}

@@ -1,0 +1,112 @@
+//! Programs of the guest cluster, and what others of the same name may not decide.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::{super::*, Verdict, answers, change, list, told, workload};
+
+#[test]
+fn another_program_whose_image_has_kube_vip_in_its_name_is_none() {
+    let other = told(|facts| {
+        change(&mut facts.guest, read::DAEMON_SETS, |all| {
+            all["items"][0] =
+                workload("kube-vip-cloud-provider", "kube-vip/kube-vip-cloud-provider:v0.0.11", &json!([]));
+        });
+        change(&mut facts.guest, read::SERVICES, |all| all["items"][0]["status"] = json!({}));
+    });
+    assert!(other.contains(&("kube-vip", Verdict::Red)), "{other:?}");
+}
+
+#[test]
+fn a_cluster_in_which_no_provider_is_seen_is_not_called_one_with_one_provider() {
+    let none = told(|facts| answers(&mut facts.guest, read::DEPLOYMENTS, list(&json!([]))));
+    assert_eq!(none, [("one-provider", Verdict::NotAsked)]);
+}
+
+/// Somebody's in namespace `team`.
+fn tenants(mut workload: Value) -> Value {
+    workload["metadata"]["namespace"] = json!("team");
+    workload["spec"]["template"]["spec"]["serviceAccountName"] = json!("builder");
+    workload
+}
+
+fn add(facts: &mut Facts, path: &str, workload: Value) {
+    change(&mut facts.guest, path, |all| all["items"].as_array_mut().unwrap().insert(0, workload));
+}
+
+#[rstest]
+#[case::a_provider(read::DEPLOYMENTS, "x/harvester-cloud-provider:1", json!([]))]
+#[case::a_driver(read::DAEMON_SETS, "x/harvester-csi-driver:1", json!([]))]
+#[case::a_driver_by_its_word(read::DAEMON_SETS, "x/harvester-cloud-provider:1", json!(["csi-driver"]))]
+fn what_a_tenant_runs_under_a_name_of_these_programs_counts_only_with_rights_in_the_whole_cluster(
+    #[case] path: &str,
+    #[case] image: &str,
+    #[case] args: Value,
+) {
+    let second = || tenants(workload("second", image, &args));
+    assert_eq!(told(|facts| add(facts, path, second())), []);
+    let bound = told(|facts| {
+        add(facts, path, second());
+        let subjects = json!([{"kind": "ServiceAccount", "namespace": "team", "name": "builder"}]);
+        answers(&mut facts.guest, read::BINDINGS, list(&json!([{ "subjects": subjects }])));
+    });
+    assert_eq!(bound, [("one-provider", Verdict::Red)]);
+}
+
+#[rstest]
+#[case::scaled_down("x/harvester-cloud-provider:1", json!([]), 0)]
+#[case::another_program_of_the_image("x/harvester-cloud-provider:1", json!(["dashboard", "--kubeconfig=x"]), 1)]
+#[case::a_word_among_arguments("x/tool:1", json!(["csi-driver"]), 1)]
+fn what_does_not_run_a_second_provider_is_none(
+    #[case] image: &str,
+    #[case] args: Value,
+    #[case] replicas: i64,
+) {
+    let told = told(|facts| {
+        let mut second = workload("second", image, &args);
+        second["spec"]["replicas"] = json!(replicas);
+        add(facts, read::DEPLOYMENTS, second.clone());
+        if replicas > 0 {
+            add(facts, read::DAEMON_SETS, second);
+        }
+    });
+    assert_eq!(told, []);
+}
+
+#[test]
+fn a_tenants_image_of_the_name_of_kube_vip_does_not_hide_that_the_real_one_is_down() {
+    let hidden = told(|facts| {
+        change(&mut facts.guest, read::DAEMON_SETS, |all| {
+            all["items"][0]["status"]["numberReady"] = json!(0)
+        });
+        add(facts, read::DAEMON_SETS, tenants(workload("kube-vip", "x/kube-vip:1", &json!([]))));
+    });
+    assert_eq!(hidden, [("kube-vip", Verdict::Red), ("dhcp", Verdict::NotAsked)]);
+}
+
+#[test]
+fn where_every_address_is_announced_nobody_misses_a_daemon_set_of_kube_vip() {
+    let none = told(|facts| {
+        change(&mut facts.guest, read::DAEMON_SETS, |all| {
+            drop(all["items"].as_array_mut().unwrap().remove(0))
+        });
+    });
+    assert_eq!(none, [], "it is a static Pod, or another program announces");
+    let unneeded = told(|facts| {
+        change(&mut facts.guest, read::DAEMON_SETS, |all| {
+            all["items"][0]["status"] = json!({"numberReady": 0, "desiredNumberScheduled": 0});
+        });
+        answers(&mut facts.guest, read::SERVICES, list(&json!([])));
+    });
+    assert_eq!(unneeded.iter().find(|(id, _)| *id == "kube-vip"), None, "{unneeded:?}");
+}
+
+#[test]
+fn what_may_not_be_read_of_bindings_is_not_guessed() {
+    let unread = told(|facts| {
+        let refused = super::failed(facts::Trouble::Forbidden, "clusterrolebindings is forbidden");
+        answers(&mut facts.guest, read::BINDINGS, Err(refused));
+    });
+    assert!(unread.iter().all(|(_, verdict)| *verdict == Verdict::NotAsked), "{unread:?}");
+    assert!(unread.iter().any(|(id, _)| *id == "one-provider"), "{unread:?}");
+}

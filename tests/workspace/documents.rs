@@ -153,6 +153,15 @@ fn the_oldest_releases_in_the_page_are_those_of_the_code() {
     }
 }
 
+/// Without the flag the Go driver is missed a Lease that it does not have.
+#[test]
+fn the_page_of_the_migration_asks_doctor_for_what_is_replaced() {
+    let page = read("docs/migration.md");
+    for flag in ["--before-upgrade", "--before-rollback"] {
+        assert!(page.contains(&format!("    harvester-cloud-provider doctor {flag} ")), "{flag}");
+    }
+}
+
 /// Boxes of docs/contract/user-docs.md for which there is no test.
 const WITHOUT: [&str; 1] = ["2"];
 

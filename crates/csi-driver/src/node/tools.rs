@@ -17,6 +17,8 @@ pub(crate) struct Tool {
     pub(crate) name: &'static str,
     /// It is ended when it takes longer.
     limit: Option<Duration>,
+    /// It reads what is on a disk, which may be made so that this takes all memory.
+    reads_disk: bool,
 }
 
 /// For what ends soon, unless the disk or the server is away.
@@ -25,16 +27,18 @@ const SHORT: Option<Duration> = Some(Duration::from_secs(100));
 /// repair that is ended halfway may do harm. The caller has long gone: it comes again, and gets ABORTED until then.
 const UNLIMITED: Option<Duration> = None;
 
-pub(crate) const BLKID: Tool = Tool { name: "blkid", limit: SHORT };
-pub(crate) const MOUNT: Tool = Tool { name: "mount", limit: SHORT };
+pub(crate) const BLKID: Tool = Tool { name: "blkid", limit: SHORT, reads_disk: true };
+pub(crate) const MOUNT: Tool = Tool { name: "mount", limit: SHORT, reads_disk: false };
 /// Enters the network of the machine; see [`super::export`].
-pub(crate) const NSENTER: Tool = Tool { name: "nsenter", limit: SHORT };
-pub(crate) const E2FSCK: Tool = Tool { name: "e2fsck", limit: UNLIMITED };
-pub(crate) const MKFS_EXT4: Tool = Tool { name: "mkfs.ext4", limit: UNLIMITED };
-pub(crate) const MKFS_XFS: Tool = Tool { name: "mkfs.xfs", limit: UNLIMITED };
-pub(crate) const RESIZE2FS: Tool = Tool { name: "resize2fs", limit: UNLIMITED };
-pub(crate) const XFS_GROWFS: Tool = Tool { name: "xfs_growfs", limit: UNLIMITED };
+pub(crate) const NSENTER: Tool = Tool { name: "nsenter", limit: SHORT, reads_disk: false };
+pub(crate) const E2FSCK: Tool = Tool { name: "e2fsck", limit: UNLIMITED, reads_disk: true };
+pub(crate) const MKFS_EXT4: Tool = Tool { name: "mkfs.ext4", limit: UNLIMITED, reads_disk: true };
+pub(crate) const MKFS_XFS: Tool = Tool { name: "mkfs.xfs", limit: UNLIMITED, reads_disk: true };
+pub(crate) const RESIZE2FS: Tool = Tool { name: "resize2fs", limit: UNLIMITED, reads_disk: true };
+pub(crate) const XFS_GROWFS: Tool = Tool { name: "xfs_growfs", limit: UNLIMITED, reads_disk: true };
 
+/// The highest score that the kernel has for those that it ends when memory runs out.
+const FIRST_TO_GO: &str = "1000";
 /// As much of a program's output as is kept. The rest is read and dropped, so that the program can end.
 const OUTPUT_MAX: u64 = 16 << 10;
 /// As much of it as a message has.
@@ -102,6 +106,9 @@ pub(crate) async fn run<A: AsRef<OsStr>>(tool: Tool, arguments: &[A]) -> Result<
         .spawn()
         .map_err(failed)?;
     let mut group = Group(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
+    if let Some(id) = child.id().filter(|_| tool.reads_disk) {
+        goes_first(id);
+    }
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let whole = async { tokio::join!(text(stdout), text(stderr), child.wait()) };
     let ended = match tool.limit {
@@ -119,6 +126,15 @@ pub(crate) async fn run<A: AsRef<OsStr>>(tool: Tool, arguments: &[A]) -> Result<
                 format!("{} has not ended after {seconds} s: is the disk or the server away?", tool.name);
             Err(Refusal::new(Code::DeadlineExceeded, message))
         }
+    }
+}
+
+/// Lets the kernel end this program before any other when memory runs out. It would inherit the score of this process,
+/// which is critical for the node, and the node's other processes would end for a disk of one tenant.
+fn goes_first(id: u32) {
+    let score = format!("/proc/{id}/oom_score_adj");
+    if let Err(error) = std::fs::write(&score, FIRST_TO_GO) {
+        tracing::debug!(%error, score, "a program keeps the score of this process");
     }
 }
 
@@ -145,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    const SH: Tool = Tool { name: "sh", limit: SHORT };
+    const SH: Tool = Tool { name: "sh", limit: SHORT, reads_disk: false };
 
     /// Everything that `run` is called with.
     const ALL: [Tool; 8] = [BLKID, MOUNT, NSENTER, E2FSCK, MKFS_EXT4, MKFS_XFS, RESIZE2FS, XFS_GROWFS];
@@ -200,11 +216,29 @@ mod tests {
 
     #[tokio::test]
     async fn a_missing_program_is_named_with_the_list_of_all() {
-        let none = Tool { name: "mkfs.nothing", limit: SHORT };
+        let none = Tool { name: "mkfs.nothing", ..SH };
         let refusal = run::<&str>(none, &[]).await.unwrap_err();
         assert_eq!(refusal.code, Code::FailedPrecondition);
         assert!(refusal.message.starts_with("run mkfs.nothing: "), "{refusal}");
         assert!(refusal.message.contains("tools.txt"), "{refusal}");
+    }
+
+    // the score is written when the program runs already
+    #[rstest]
+    #[case::a_disk(true, "1000")]
+    #[case::a_server(false, "")]
+    #[tokio::test]
+    async fn what_reads_a_disk_goes_first_when_memory_runs_out(
+        #[case] reads_disk: bool,
+        #[case] expected: &str,
+    ) {
+        let own = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap();
+        let expected = if expected.is_empty() { own.trim() } else { expected };
+        let script = format!(
+            "for _ in $(seq 1000); do read score < /proc/self/oom_score_adj; [ \"$score\" = {expected} ] && break; done; echo $score"
+        );
+        let output = run(Tool { reads_disk, ..SH }, &["-c", &script]).await.unwrap();
+        assert_eq!(output.stdout.trim(), expected);
     }
 
     // a check of many terabytes takes hours
@@ -220,7 +254,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let fifo = folder.path().join("fifo");
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-        let stuck = Tool { name: "sh", limit: Some(Duration::from_millis(200)) };
+        let stuck = Tool { limit: Some(Duration::from_millis(200)), ..SH };
         // the inner shell holds the pipe open for writing as long as it lives
         let script = format!("sh -c 'sleep 1000' > {}", fifo.display());
         let reader = tokio::task::spawn_blocking(move || std::fs::read(fifo));

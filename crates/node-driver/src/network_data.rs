@@ -42,6 +42,23 @@ pub(crate) fn of(nics: &[Placed<'_>]) -> String {
     serde_saphyr::to_string(&json!({"version": 1, "config": config})).expect("plain data")
 }
 
+/// The static addresses of network data that [`of`] made, without their prefixes, in the order of the NICs. Of other network
+/// data there may be none.
+pub(crate) fn addresses(text: &str) -> Vec<String> {
+    let root: Value = serde_saphyr::from_str(text).unwrap_or_default();
+    let entries = root["config"].as_array().into_iter().flatten();
+    let subnets = entries.flat_map(|entry| entry["subnets"].as_array().into_iter().flatten());
+    let of_static = subnets.filter(|subnet| subnet["type"] == "static");
+    let addresses = of_static.filter_map(|subnet| subnet["address"].as_str()?.split('/').next());
+    addresses.map(str::to_owned).collect()
+}
+
+/// The pools whose addresses a VM does not have. `wanted` are those that the pools give, `own` those of the VM.
+pub(crate) fn lost<'a>(pools: &[&'a str], wanted: &[String], own: &[String]) -> Vec<&'a str> {
+    let pairs = pools.iter().enumerate();
+    pairs.filter(|(at, _)| wanted.get(*at) != own.get(*at)).map(|(_, pool)| *pool).collect()
+}
+
 /// The parts of a configuration that bring a guest on the network.
 #[derive(Debug, Default)]
 struct Found {
@@ -225,6 +242,7 @@ config:
             nic("02:00:00:00:00:0c", Some(&two), &[]),
         ]);
         assert_eq!(check(&text), Ok(()), "{text}");
+        assert_eq!(addresses(&text), ["192.0.2.9", "198.51.100.9"]);
         let read: Value = serde_saphyr::from_str(&text).unwrap();
         let expected = json!({"version": 1, "config": [
             {"type": "physical", "name": "eth0", "mac_address": "02:00:00:00:00:0a", "subnets": [
@@ -234,6 +252,19 @@ config:
                 {"type": "static", "address": "198.51.100.9/25"}]},
         ]});
         assert_eq!(read, expected);
+    }
+
+    #[rstest]
+    #[case::as_before(&["192.0.2.9", "198.51.100.9"], &[])]
+    #[case::another(&["192.0.2.9", "198.51.100.8"], &["lab"])]
+    #[case::none(&[], &["edge", "lab"])]
+    fn a_pool_whose_address_the_vm_does_not_have_has_lost_its_record(
+        #[case] own: &[&str],
+        #[case] expected: &[&str],
+    ) {
+        let texts = |list: &[&str]| list.iter().map(|&text| text.to_owned()).collect::<Vec<_>>();
+        let wanted = texts(&["192.0.2.9", "198.51.100.9"]);
+        assert_eq!(lost(&["edge", "lab"], &wanted, &texts(own)), expected);
     }
 
     #[test]

@@ -10,12 +10,16 @@
 
 use std::time::Duration;
 
-use harvester_api::annotations::MANUALLY_RELEASE_IP;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use harvester_api::{VirtualMachine, annotations::MANUALLY_RELEASE_IP};
+use kube::ResourceExt as _;
+use serde_json::Value;
 
 use super::{Driver, prepare::Finding, retried};
 use crate::{
     harvester::{Error, Harvester},
     machine::Machine,
+    network_data,
     pools::{self, Asking, Claimed, Lease},
     reference::Reference,
 };
@@ -77,6 +81,30 @@ async fn planned(harvester: &Harvester, name: &str, asking: Asking<'_>) -> Resul
     let read = retried(|| harvester.pool(name)).await.map_err(text)?;
     let read = read.ok_or_else(|| format!("IPPool {name} does not exist in Harvester"))?;
     pools::claim(&read, &all, asking)
+}
+
+/// The network data that a VM starts with. `None`: it was to be in a Secret, which an earlier attempt did not come to make.
+async fn network_data_of(
+    harvester: &Harvester,
+    vm: &VirtualMachine,
+    secret: &str,
+) -> Result<Option<String>, String> {
+    let template = vm.spec.rest.get("template").unwrap_or(&Value::Null);
+    let volumes = template["spec"]["volumes"].as_array().into_iter().flatten();
+    let sources: Vec<_> = volumes.map(|volume| &volume["cloudInitNoCloud"]).collect();
+    let inline = sources.iter().find_map(|source| source["networkData"].as_str());
+    if inline.is_some() || sources.iter().all(|source| source["networkDataSecretRef"].is_null()) {
+        return Ok(Some(inline.unwrap_or_default().to_owned()));
+    }
+    let read = retried(|| harvester.secret(secret)).await.map_err(|error| error.to_string())?;
+    let uid = vm.uid().unwrap_or_default();
+    // that of another VM is replaced
+    let read = read.filter(|secret| secret.owner_references().iter().any(|owner| owner.uid == uid));
+    let encoded =
+        read.map(|secret| secret.data["data"]["networkdata"].as_str().unwrap_or_default().to_owned());
+    let decode =
+        |encoded: String| STANDARD.decode(encoded).ok().and_then(|text| String::from_utf8(text).ok());
+    Ok(encoded.map(|encoded| decode(encoded).unwrap_or_default()))
 }
 
 impl Driver {
@@ -165,6 +193,43 @@ impl Driver {
             }
         }
         if left.is_empty() { Ok(()) } else { Err(left.join("; ")) }
+    }
+
+    /// Compares what the pools give with what the VM of an earlier attempt was made with. Where a pool lost the record, it
+    /// gives another address, which the VM does not have: that one goes back, and `made` keeps the other pools.
+    ///
+    /// # Errors
+    /// The pool that does not record the VM's address any more.
+    pub(super) async fn check_addresses(
+        &self,
+        harvester: &Harvester,
+        vm_ref: &Reference,
+        vm: &VirtualMachine,
+        machine: &Machine,
+        made: &mut Vec<String>,
+    ) -> Result<(), String> {
+        let pools = machine.pools();
+        if pools.is_empty() {
+            return Ok(());
+        }
+        let Some(own) = network_data_of(harvester, vm, &machine.secret_name()).await? else { return Ok(()) };
+        let wanted = network_data::addresses(&machine.network_data.0);
+        let lost = network_data::lost(&pools, &wanted, &network_data::addresses(&own));
+        let Some(pool) = lost.first() else { return Ok(()) };
+        let mut why = format!(
+            "VM {vm_ref} is there from an earlier attempt, and IPPool {pool} has no record any more of the address that it was \
+             made with: remove the machine and make it again"
+        );
+        for pool in lost {
+            let Some(at) = made.iter().position(|made| made == pool) else { continue };
+            match self.release_address(harvester, vm_ref, pool).await {
+                Ok(()) => drop(made.remove(at)),
+                Err(error) => {
+                    why += &format!("; IPPool {pool} goes on to record another one for it: {error}")
+                }
+            }
+        }
+        Err(why)
     }
 
     async fn release_address(

@@ -143,12 +143,8 @@ impl Driver {
         self.locked().vm_uid.clone_from(&uid);
         if made_here {
             made.vm = Some((uid.clone(), wait::claim_names(&vm, |_| true)));
-        } else if let Some(pool) = made.pools.first() {
-            return Err(format!(
-                "VM {vm_ref} is there from an earlier attempt, and IPPool {pool} has no record any more of the address that it \
-                 was made with: remove the machine and make it again"
-            ));
         } else {
+            self.check_addresses(harvester, vm_ref, &vm, machine, &mut made.pools).await?;
             self.dependencies
                 .output
                 .line(&format!("going on with VM {vm_ref}, which an earlier attempt has made"));

@@ -7,7 +7,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use sim_apiserver::faults::{Answer, Rule, When};
 
-use crate::support::{Harvester, MACHINE, NAMESPACE, TestDriver, USER, refused, vm_path};
+use crate::support::{Harvester, MACHINE, NAMESPACE, TestDriver, USER, long_user_data, refused, vm_path};
 
 const WRITER: &str = "docker-machine-driver-harvester";
 const PATH: &str = "/apis/loadbalancer.harvesterhci.io/v1beta1/ippools/edge";
@@ -249,15 +249,42 @@ async fn a_record_that_cannot_be_released_is_named_and_the_next_removal_releases
     assert!(allocated(&harvester).await.is_null());
 }
 
+/// Long user data takes the network data into a Secret.
+#[rstest]
+#[case::in_the_vm(None)]
+#[case::in_a_secret(Some(long_user_data()))]
 #[tokio::test(start_paused = true)]
-async fn a_vm_of_an_earlier_attempt_whose_record_is_lost_gets_no_other_address() {
+async fn a_vm_of_an_earlier_attempt_whose_record_is_lost_gets_no_other_address(
+    #[case] user_data: Option<Value>,
+) {
+    let harvester = harvester().await;
+    let store = tempfile::tempdir().unwrap();
+    let user_data = user_data.map(|text| ("harvester-user-data", text));
+    let changes: Vec<_> = flags().into_iter().chain(user_data).collect();
+    let driver = |seed| harvester.driver_as(store.path(), USER, seed).configured(&changes);
+    driver(1).create().await.unwrap();
+    harvester.patch(PATH, &json!({"status": {"allocated": null, "lastAllocated": "192.0.2.2"}})).await;
+    for seed in 2..5 {
+        let error = driver(seed).create().await.unwrap_err().to_string();
+        assert!(error.contains("IPPool edge has no record any more of the address"), "{error}");
+        assert!(allocated(&harvester).await.is_null(), "the pool has the other address back");
+    }
+    // as one that could not give it back left it
+    let other = json!({"status": {"allocated": {"192.0.2.5": holder()}}});
+    harvester.patch(&format!("{PATH}?fieldManager={WRITER}"), &other).await;
+    let error = driver(5).create().await.unwrap_err().to_string();
+    assert!(error.contains("IPPool edge has no record any more of the address"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_record_of_a_vm_is_made_again_where_the_pool_gives_the_same_address() {
     let harvester = harvester().await;
     let store = tempfile::tempdir().unwrap();
     driver(&harvester, store.path(), 1).create().await.unwrap();
-    harvester.patch(PATH, &json!({"status": {"allocated": null}})).await;
-    let next = driver(&harvester, store.path(), 2);
-    let error = next.create().await.unwrap_err().to_string();
-    assert!(error.contains("IPPool edge has no record any more of the address"), "{error}");
+    let lost = json!({"status": {"allocated": null, "lastAllocated": "", "allocatedHistory": null}});
+    harvester.patch(PATH, &lost).await;
+    driver(&harvester, store.path(), 2).create().await.unwrap();
+    assert_eq!(allocated(&harvester).await, json!({"192.0.2.2": holder()}));
 }
 
 #[tokio::test(start_paused = true)]

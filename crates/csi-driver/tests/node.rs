@@ -88,6 +88,17 @@ on_a_machine!(a_file_on_xfs_outlives_unstaging_and_each_call_may_come_again, XFS
     a_file_outlives_unstaging(machine, "xfs").await;
 });
 
+// docs/contract/csi-driver.md#device: udev's link leads to one of them
+on_a_machine!(a_volume_is_not_looked_for_on_two_disks_that_both_call_themselves_so, EXT4, async |machine| {
+    let (shown, linked) = (machine.disk_without_link("pvc-1", 64 * MIB), machine.disk("pvc-2", 64 * MIB));
+    symlink(linked.path(), machine.link("scsi-0QEMU_QEMU_HARDDISK_drive-ua-pvc-1")).unwrap();
+    let before = [shown.checksum(), linked.checksum()];
+    let refusal = machine.stage("pvc-1", &files("ext4", Mode::SingleNodeWriter)).await.unwrap_err();
+    assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal}");
+    assert!(refusal.message().contains("both have the identifier drive-ua-pvc-1"), "{refusal}");
+    assert_eq!([shown.checksum(), linked.checksum()], before);
+});
+
 // docs/contract/csi-driver.md#format
 on_a_machine!(a_disk_that_carries_something_is_never_formatted, EXT4, async |machine| {
     let cases: [(&str, &[&str], &str); 3] = [

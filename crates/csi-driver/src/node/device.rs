@@ -4,6 +4,8 @@
 //! product data, whole. udev makes the link `/dev/disk/by-id/scsi-0QEMU_QEMU_HARDDISK_drive-ua-<handle>` of it. A serial
 //! number is no identifier: QEMU cuts it (docs/contract/csi-driver.md#device).
 
+use std::path::Path;
+
 /// Stands before the handle in the identifier.
 const PREFIX: &str = "drive-ua-";
 /// The page of identifiers.
@@ -25,6 +27,18 @@ pub fn is_link_of(name: &str, handle: &str) -> bool {
 /// name none.
 pub fn is_page_of(page: &[u8], handle: &str) -> bool {
     designators(page).any(|text| text.strip_prefix(PREFIX) == Some(handle))
+}
+
+/// Whether a disk with this way below `/sys/devices` is one of the machine's own virtio controllers, as KubeVirt makes them,
+/// and of no session with a server. A loop device is a disk of nobody else, and stands for one in tests.
+pub fn is_way_to_hot_plugged(way: &Path) -> bool {
+    let parts = || way.iter().filter_map(|part| part.to_str());
+    let numbered = |part: &str, kind: &str| {
+        part.strip_prefix(kind)
+            .is_some_and(|rest| rest.bytes().next().is_some_and(|byte| byte.is_ascii_digit()))
+    };
+    !parts().any(|part| numbered(part, "session"))
+        && parts().any(|part| numbered(part, "virtio") || numbered(part, "loop"))
 }
 
 /// The ASCII identifiers of a disk.
@@ -69,6 +83,28 @@ mod tests {
         #[case] expected: bool,
     ) {
         assert_eq!(is_link_of(name, handle), expected);
+    }
+
+    #[rstest]
+    #[case::virtio_scsi(
+        "pci0000:00/0000:00:02.5/0000:06:00.0/virtio3/host0/target0:0:0/0:0:0:1/block/sda",
+        true
+    )]
+    #[case::virtio_of_s390x("css0/0.0.0005/0.0.0003/virtio2/host0/target0:0:0/0:0:0:1/block/sda", true)]
+    #[case::loop_device("virtual/block/loop3", true)]
+    #[case::iscsi("platform/host7/session1/target7:0:0/7:0:0:1/block/sdb", false)]
+    #[case::iscsi_of_a_card(
+        "pci0000:00/0000:00:09.0/virtio9/host7/session1/target7:0:0/7:0:0:1/block/sdb",
+        false
+    )]
+    #[case::nvme_over_fabrics("virtual/nvme-fabrics/ctl/nvme0/nvme0n1", false)]
+    #[case::usb("pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/host8/target8:0:0/8:0:0:0/block/sdc", false)]
+    #[case::another_word("platform/virtio-mmio/sessions/block/sda", false)]
+    fn a_disk_behind_a_server_is_no_volume_whatever_it_calls_itself(
+        #[case] way: &str,
+        #[case] expected: bool,
+    ) {
+        assert_eq!(is_way_to_hot_plugged(Path::new(way)), expected);
     }
 
     /// A page with these designators: code set, kind, bytes.

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use tonic::Code;
 
 use super::Settings;
-use super::device::{is_link_of, is_page_of};
+use super::device::{is_link_of, is_page_of, is_way_to_hot_plugged};
 use super::mounts::Number;
 use super::system::{blocking, internal};
 use crate::refusal::Refusal;
@@ -54,40 +54,45 @@ fn number_of(found: &fs::Metadata) -> Option<Number> {
     found.file_type().is_block_device().then_some(Number { major, minor })
 }
 
-/// The device of a volume as the machine shows it now.
+/// The device of a volume as the machine shows it now: by udev's link, and by the pages of all disks. A link leads to one
+/// disk, whichever came last, and udev may have made none.
 ///
 /// # Errors
 /// FAILED_PRECONDITION where two disks have the volume's identifier.
 pub(crate) fn look(settings: &Settings, handle: &str) -> Result<Option<Device>, Refusal> {
     let links = names(&settings.device_directory);
-    let links = links.iter().filter(|name| is_link_of(name, handle)).filter_map(|name| {
+    let linked = links.iter().filter(|name| is_link_of(name, handle)).filter_map(|name| {
         let path = fs::canonicalize(settings.device_directory.join(name)).ok()?;
         let device = Device { number: number(&path)?, path };
         leads_to(settings, &device, handle).then_some(device)
     });
-    let linked = one(handle, links)?;
-    if linked.is_some() {
-        return Ok(linked);
-    }
-    // udev makes no link, or has not yet made it
     let blocks = settings.sysfs.join("block");
-    let pages = names(&blocks);
-    let pages =
-        pages.iter().filter(|name| page(&blocks.join(name)).is_some_and(|page| is_page_of(&page, handle)));
-    one(
-        handle,
-        pages.filter_map(|name| {
-            let path = settings.devices.join(name);
-            Some(Device { number: number(&path)?, path })
-        }),
-    )
+    let disks = names(&blocks);
+    let shown = disks.iter().filter_map(|name| {
+        let folder = blocks.join(name);
+        let is_it = page(&folder).is_some_and(|page| is_page_of(&page, handle));
+        let path = settings.devices.join(name);
+        (is_it && may_be_hot_plugged(settings, &folder)).then_some(Device { number: number(&path)?, path })
+    });
+    one(handle, linked.chain(shown))
 }
 
 /// Whether the end of a link is the volume's disk: no partition, and no disk that took the place of the volume's since
 /// the link was made.
 fn leads_to(settings: &Settings, device: &Device, handle: &str) -> bool {
     let folder = settings.sysfs.join("dev/block").join(device.number.to_string());
-    !folder.join("partition").exists() && page(&folder).is_none_or(|page| is_page_of(&page, handle))
+    !folder.join("partition").exists()
+        && page(&folder).is_none_or(|page| is_page_of(&page, handle))
+        && may_be_hot_plugged(settings, &folder)
+}
+
+/// Whether a disk may be one that KubeVirt plugged in. Whoever runs an iSCSI server decides what its disks call
+/// themselves. True also where sysfs does not show the way to the disk.
+fn may_be_hot_plugged(settings: &Settings, folder: &Path) -> bool {
+    let way = fs::canonicalize(folder).ok();
+    let devices = fs::canonicalize(settings.sysfs.join("devices")).ok();
+    let way = way.zip(devices).and_then(|(way, devices)| Some(way.strip_prefix(devices).ok()?.to_owned()));
+    way.is_none_or(|way| is_way_to_hot_plugged(&way))
 }
 
 /// The page of identifiers of a disk. A page has a length of two bytes.
@@ -290,6 +295,35 @@ mod tests {
         second.next(&mut of_second).await;
         fs::create_dir_all(&settings.device_directory).unwrap();
         tokio::join!(first.next(&mut of_first), second.next(&mut of_second));
+    }
+
+    #[test]
+    fn a_disk_counts_by_its_way_where_sysfs_shows_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = settings(folder.path());
+        let sysfs = |path: &str| settings.sysfs.join(path);
+        let ways = [
+            ("sda", "pci0/virtio3/host0/block/sda", true),
+            ("sdb", "platform/host7/session1/block/sdb", false),
+        ];
+        fs::create_dir_all(sysfs("block")).unwrap();
+        for (name, way, expected) in ways {
+            fs::create_dir_all(sysfs("devices").join(way)).unwrap();
+            std::os::unix::fs::symlink(sysfs("devices").join(way), sysfs("block").join(name)).unwrap();
+            assert_eq!(may_be_hot_plugged(&settings, &sysfs("block").join(name)), expected, "{name}");
+        }
+        assert!(may_be_hot_plugged(&settings, &sysfs("block/absent")));
+    }
+
+    #[test]
+    fn two_disks_of_one_name_are_both_named() {
+        let device = |path: &str, minor| Device { path: path.into(), number: Number { major: 8, minor } };
+        let (linked, shown) = (device("/dev/sda", 0), device("/dev/sdb", 16));
+        let same = one("pvc-1", [linked.clone(), device("/dev/sda", 0)].into_iter());
+        assert_eq!(same, Ok(Some(linked.clone())));
+        let refusal = one("pvc-1", [linked, shown].into_iter()).unwrap_err();
+        assert_eq!(refusal.code, Code::FailedPrecondition);
+        assert!(refusal.message.contains("/dev/sda and /dev/sdb"), "{refusal}");
     }
 
     #[test]

@@ -252,7 +252,8 @@ impl Orders {
             let outdated = !refused.is_empty() && !matches!(entry.state, State::Taken);
             entry.state = State::UnderWay { pool: pool_name.clone(), order: order.clone(), outdated };
         }
-        self.writers.submit(pool, order.clone(), move |result| {
+        let namespace = key.namespace.clone();
+        self.writers.submit(&namespace, pool, order.clone(), move |result| {
             let mut table = orders.table();
             let entry = table.entry(key.clone()).or_default();
             let outdated = entry.is_outdated();

@@ -1,8 +1,11 @@
 //! One task for each pool, the only one that writes it. It writes at once, and everything that arrives during a write
-//! goes into the next one: an idle server answers a claim without delay, and a slow one is asked less.
+//! goes into the next one: an idle server answers a claim without delay, and a slow one is asked less. A namespace that has it
+//! written again and again waits for its turn.
+
+mod pace;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     net::IpAddr,
     sync::{Arc, Mutex},
     time::Duration,
@@ -26,6 +29,7 @@ use super::{
     reservations::{Reservations, Reserved},
 };
 use crate::{caches::Caches, refusal, status_reverted};
+use pace::Pace;
 
 /// A conflict means that somebody else wrote the pool; so many in a row mean that something is wrong.
 const CONFLICTS: usize = 20;
@@ -54,6 +58,8 @@ pub(crate) enum Failure {
 
 struct Job {
     order: Order,
+    /// The namespace whose object asks for it, if one does.
+    asked_by: Option<String>,
     on_answer: OnAnswer,
 }
 
@@ -78,6 +84,14 @@ impl Drop for OnAnswer {
         if let Some(call) = self.call.take() {
             call(Err(Failure::Ended { pool: std::mem::take(&mut self.pool) }));
         }
+    }
+}
+
+impl Shared {
+    /// Between two writes of the pool for one namespace.
+    fn apart(&self, pool: &str) -> Duration {
+        let pool = self.pools.get(&ObjectKey::new("", pool));
+        pace::apart(pool.map_or(0, |pool| pool.size()))
     }
 }
 
@@ -124,9 +138,21 @@ impl Writers {
         self.0.reservations.on_free(on_free);
     }
 
-    /// Has an order carried out. `on_answer` runs after the PUT succeeded, or when there was nothing to write.
+    /// Has an order of an object of this namespace carried out, in its turn among those of the namespace. `on_answer` runs after
+    /// the PUT succeeded, or when there was nothing to write.
     pub(crate) fn submit(
         &self,
+        namespace: &str,
+        pool: &str,
+        order: Order,
+        on_answer: impl FnOnce(Result<Answer, Failure>) + Send + 'static,
+    ) {
+        self.send(Some(namespace.to_owned()), pool, order, on_answer);
+    }
+
+    fn send(
+        &self,
+        asked_by: Option<String>,
         pool: &str,
         order: Order,
         on_answer: impl FnOnce(Result<Answer, Failure>) + Send + 'static,
@@ -136,17 +162,17 @@ impl Writers {
         }
         let on_answer = OnAnswer { pool: pool.to_owned(), call: Some(Box::new(on_answer)) };
         // a task that has just ended: the job that comes back answers by its drop
-        drop(self.writer_of(pool).send(Job { order, on_answer }));
+        drop(self.writer_of(pool).send(Job { order, asked_by, on_answer }));
     }
 
-    /// Has an order carried out and waits for the answer.
+    /// Has an order that no object asks for carried out at once, and waits for the answer.
     ///
     /// # Errors
     /// When it was refused, or could not be written.
     pub(crate) async fn order(&self, pool: &str, order: Order) -> Result<Answer, Failure> {
         let (answer, answered) = oneshot::channel();
         // the caller may be gone; the record stands, and the holder's next claim adopts it
-        self.submit(pool, order, move |result| drop(answer.send(result)));
+        self.send(None, pool, order, move |result| drop(answer.send(result)));
         answered.await.unwrap_or_else(|_| Err(Failure::Ended { pool: pool.to_owned() }))
     }
 
@@ -187,44 +213,82 @@ async fn work(shared: Arc<Shared>, pool: String, mut jobs: mpsc::UnboundedReceiv
     let mut turns = Turns::default();
     // the server has asked every writer of the pool to wait, whoever ordered what it wrote
     let mut paused_until = Instant::now();
+    let (mut waiting, mut pace) = (Waiting::default(), Pace::default());
     loop {
         let ends = unsettled.first().map(|first| first.until);
         let is_paused = paused_until > Instant::now();
-        let first = tokio::select! {
+        let turn = waiting.turn(&pace, shared.apart(&pool));
+        tokio::select! {
             biased;
             () = shared.tasks.stop.cancelled() => return,
-            job = jobs.recv(), if !is_paused => job,
+            job = jobs.recv(), if !is_paused => match job {
+                Some(job) => waiting.add(job),
+                None => return,
+            },
             () = sleep_until(paused_until), if is_paused => continue,
+            () = sleep_until(turn.unwrap_or_else(Instant::now)), if !is_paused && turn.is_some() => {}
             () = sleep_until(ends.unwrap_or_else(Instant::now)), if ends.is_some() => {
                 unsettled.retain(|write| write.until > Instant::now());
                 continue;
             }
-        };
-        let Some(first) = first else { return };
-        let mut batch = vec![first];
+        }
         // those whom one address wakes come one after the other, and where there is none to give no PUT joins them
         loop {
             tokio::task::yield_now().await;
-            let before = batch.len();
+            let before = waiting.jobs.len();
             while let Ok(job) = jobs.try_recv() {
-                batch.push(job);
+                waiting.add(job);
             }
-            if batch.len() == before {
+            if waiting.jobs.len() == before {
                 break;
             }
         }
+        let apart = shared.apart(&pool);
+        if waiting.turn(&pace, apart).is_none_or(|turn| turn > Instant::now()) {
+            continue;
+        }
+        let Waiting { jobs: batch, askers } = std::mem::take(&mut waiting);
         let (orders, answers): (Vec<_>, Vec<_>) =
             batch.into_iter().map(|job| (job.order, job.on_answer)).unzip();
-        let results = match write(&shared, &pool, &orders, &mut unsettled, &mut turns).await {
+        let mut was_sent = false;
+        let results = match write(&shared, &pool, &orders, &mut unsettled, &mut turns, &mut was_sent).await {
             Ok(results) => results,
             Err(failure) => {
                 paused_until = Instant::now() + asked_to_wait(&failure).unwrap_or_default();
                 vec![Err(failure); orders.len()]
             }
         };
+        if was_sent {
+            pace.caused(askers.iter().flatten(), apart);
+        }
         for (on_answer, result) in answers.into_iter().zip(results) {
             on_answer.answer(result);
         }
+    }
+}
+
+/// Orders that are not carried out yet: the next write takes all of them along, whoever causes it.
+#[derive(Default)]
+struct Waiting {
+    jobs: Vec<Job>,
+    /// The namespaces that ask, and nobody for an order that no object asks for.
+    askers: BTreeSet<Option<String>>,
+}
+
+impl Waiting {
+    fn add(&mut self, job: Job) {
+        if !self.askers.contains(&job.asked_by) {
+            self.askers.insert(job.asked_by.clone());
+        }
+        self.jobs.push(job);
+    }
+
+    /// The time from which one of them may cause a write; `None`: there is none.
+    fn turn(&self, pace: &Pace, apart: Duration) -> Option<Instant> {
+        let turn = |asker: &Option<String>| {
+            asker.as_deref().map_or_else(Instant::now, |namespace| pace.turn(namespace, apart))
+        };
+        self.askers.iter().map(turn).min()
     }
 }
 
@@ -244,6 +308,7 @@ async fn write(
     orders: &[Order],
     unsettled: &mut Vec<Unsettled>,
     turns: &mut Turns,
+    was_sent: &mut bool,
 ) -> Result<Vec<Result<Answer, Failure>>, Failure> {
     let key = ObjectKey::new("", name);
     let failed = |source| Failure::Write { pool: name.to_owned(), source: Arc::new(source) };
@@ -262,6 +327,7 @@ async fn write(
         if decision.recorded.iter().any(recorded_elsewhere) {
             continue;
         }
+        *was_sent = true;
         match replace::<IPPool>(&shared.client, &json).await {
             Ok(written) => {
                 tracing::debug!(pool = name, orders = orders.len(), "pool written");

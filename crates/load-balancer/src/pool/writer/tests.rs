@@ -58,13 +58,15 @@ fn world() -> World {
                     "details": {"retryAfterSeconds": 30}})
             })
         };
-        count.fetch_add(1, Ordering::Relaxed);
+        let version = 10_000 + count.fetch_add(1, Ordering::Relaxed);
         async move {
             let sent = request.into_body().collect_bytes().await?;
+            let mut stored: serde_json::Value = serde_json::from_slice(&sent)?;
+            stored["metadata"]["resourceVersion"] = version.to_string().into();
             let code = failure.as_ref().map_or(200, |failure| failure["code"].as_u64().unwrap());
             let status = StatusCode::from_u16(u16::try_from(code)?)?;
-            let body = failure.map_or(sent.to_vec(), |failure| failure.to_string().into_bytes());
-            let answer = Response::builder().status(status).body(Body::from(body))?;
+            let body = failure.unwrap_or(stored).to_string();
+            let answer = Response::builder().status(status).body(Body::from(body.into_bytes()))?;
             Ok::<_, tower::BoxError>(answer)
         }
     });
@@ -132,8 +134,8 @@ async fn a_server_that_asks_to_wait_gets_no_put_of_the_pool_from_anybody_before_
 async fn a_task_that_panics_answers_what_it_had_taken_on_and_the_next_one_goes_on() {
     let world = world();
     let (answer, answered) = oneshot::channel();
-    world.writers.submit("older", Order::Refresh, |_| panic!("a fault of ours"));
-    world.writers.submit("older", Order::Refresh, move |result| drop(answer.send(result)));
+    world.writers.submit("shop", "older", Order::Refresh, |_| panic!("a fault of ours"));
+    world.writers.submit("shop", "older", Order::Refresh, move |result| drop(answer.send(result)));
     let answered = answered.await.unwrap();
     assert!(matches!(&answered, Err(Failure::Ended { pool }) if pool == "older"), "{answered:?}");
     world.writers.order("older", Order::Refresh).await.unwrap();
@@ -159,4 +161,84 @@ fn the_index_knows_the_newest_version_though_nobody_has_told_it_yet() {
     caches.pools.wrote(recorded(9, "shop/web"));
     let holder = vec![("older".to_owned(), "shop/web".to_owned())];
     assert_eq!(*noted.lock().unwrap(), [("9".to_owned(), holder)]);
+}
+
+/// What an object of the namespace orders, and its answer.
+async fn ordered(writers: &Writers, namespace: &str, order: Order) -> Result<Answer, Failure> {
+    let (answer, answered) = oneshot::channel();
+    writers.submit(namespace, "older", order, move |result| drop(answer.send(result)));
+    answered.await.unwrap()
+}
+
+fn release(holder: &str) -> Order {
+    Order::Release { holder: holder.into(), address: [10, 0, 0, 10].into() }
+}
+
+/// One object of namespace shop that is made and deleted again and again, and so often.
+async fn churn(world: &World, times: u32) {
+    for _ in 0..times / 2 {
+        ordered(&world.writers, "shop", claim("shop/web")).await.unwrap();
+        ordered(&world.writers, "shop", release("shop/web")).await.unwrap();
+    }
+}
+
+fn grow(world: &World) {
+    let version = 10_000 + world.puts.fetch_add(1, Ordering::Relaxed);
+    let mut json = pool("older", u64::try_from(version).unwrap()).json();
+    json["spec"]["description"] = "x".repeat(70_000).into();
+    world.caches.pools.wrote(RawObject::from_json(json).unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_has_a_large_pool_written_again_and_again_waits_after_its_burst() {
+    let world = world();
+    let start = Instant::now();
+    churn(&world, 1000).await;
+    assert_eq!(start.elapsed(), Duration::from_secs(4), "of a small one 200 a second");
+    advance(Duration::from_secs(60)).await;
+    grow(&world);
+    let start = Instant::now();
+    churn(&world, 200).await;
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    churn(&world, 40).await;
+    assert_eq!(start.elapsed(), Duration::from_secs(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_another_namespace_has_written_takes_along_what_waits() {
+    let world = world();
+    grow(&world);
+    let start = Instant::now();
+    churn(&world, 200).await;
+    let before = world.puts.load(Ordering::Relaxed);
+    let (waits, other) = tokio::join!(
+        ordered(&world.writers, "shop", claim("shop/web")),
+        ordered(&world.writers, "lab", release("lab/api")),
+    );
+    waits.unwrap();
+    other.unwrap();
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    // what no object asks for does so too
+    let (released, refreshed) = tokio::join!(
+        ordered(&world.writers, "shop", release("shop/web")),
+        world.writers.order("older", Order::Refresh),
+    );
+    released.unwrap();
+    refreshed.unwrap();
+    assert_eq!((start.elapsed(), world.puts.load(Ordering::Relaxed) - before), (Duration::ZERO, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn thousands_of_objects_of_one_namespace_wait_for_no_turn_of_each() {
+    let world = world();
+    grow(&world);
+    churn(&world, 200).await;
+    let start = Instant::now();
+    let releases = (0..5000).map(|n| ordered(&world.writers, "shop", release(&format!("shop/web-{n}"))));
+    let claims = futures::future::join(
+        futures::future::join_all(releases),
+        ordered(&world.writers, "shop", claim("shop/web")),
+    );
+    claims.await.1.unwrap();
+    assert!(start.elapsed() <= Duration::from_millis(250));
 }

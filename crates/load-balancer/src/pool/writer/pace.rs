@@ -1,0 +1,42 @@
+//! How often one namespace may have a pool written: each write sends the whole object, with everybody's records.
+
+use std::{collections::HashMap, time::Duration};
+
+use tokio::time::Instant;
+
+/// So many writes one after the other wait for nothing.
+const BURST: u32 = 200;
+/// Between two further ones.
+const APART: Duration = Duration::from_millis(5);
+/// The same, of an object of more than [`LARGE`] bytes.
+const APART_WHERE_LARGE: Duration = Duration::from_millis(250);
+const LARGE: usize = 64 * 1024;
+
+/// Between two writes of an object of so many bytes.
+pub(super) fn apart(bytes: usize) -> Duration {
+    if bytes > LARGE { APART_WHERE_LARGE } else { APART }
+}
+
+/// What the namespaces have had written of one pool, each as the time at which it may have its whole burst again. A write carries
+/// out all orders that wait, so that thousands of objects at once need few.
+#[derive(Debug, Default)]
+pub(super) struct Pace(HashMap<String, Instant>);
+
+impl Pace {
+    /// The time from which the namespace may cause a write; it may be over.
+    pub(super) fn turn(&self, namespace: &str, apart: Duration) -> Instant {
+        let turn = self.0.get(namespace).and_then(|settled| settled.checked_sub(apart * (BURST - 1)));
+        turn.unwrap_or_else(Instant::now)
+    }
+
+    /// These namespaces asked for a write that was sent; it counts for those whose turn it was.
+    pub(super) fn caused<'a>(&mut self, askers: impl Iterator<Item = &'a String>, apart: Duration) {
+        let now = Instant::now();
+        self.0.retain(|_, settled| *settled > now);
+        for namespace in askers {
+            if self.turn(namespace, apart) <= now {
+                *self.0.entry(namespace.clone()).or_insert(now) += apart;
+            }
+        }
+    }
+}

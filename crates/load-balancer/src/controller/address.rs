@@ -199,6 +199,9 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Decided {
         return dual::decide(seen, two);
     }
     let only_ipv6 = first == Some(Family::V6) && !either;
+    if let (true, Some(lb)) = (only_ipv6, dual::with_ipv6_pool(seen.lb)) {
+        return dual::from_ipv6_pool(&Seen { lb: &lb, ..*seen });
+    }
     if let Some(kept) = dual::kept(seen) {
         return dual::beside(seen, kept, only_ipv6);
     }

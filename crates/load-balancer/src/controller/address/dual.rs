@@ -39,6 +39,30 @@ pub(crate) fn named_pool(lb: &LoadBalancer, family: Option<Family>) -> &str {
     }
 }
 
+/// An object that asks for IPv6 alone, as if it named its pool for that in the field for any address; `None`: it names none.
+pub(super) fn with_ipv6_pool(lb: &LoadBalancer) -> Option<LoadBalancer> {
+    if lb.spec.ipv6_pool.is_empty() {
+        return None;
+    }
+    let mut one = lb.clone();
+    one.spec.ip_pool = std::mem::take(&mut one.spec.ipv6_pool);
+    Some(one)
+}
+
+/// Decides about such an object, and says for which pool it waits.
+pub(super) fn from_ipv6_pool(seen: &Seen<'_>) -> Decided {
+    let mut decided = super::decide(seen);
+    match &decided.decision {
+        Decision::Claim { .. } => decided.dual.family = decided.dual.family.or(Some(Family::V6)),
+        Decision::Wait { asked, until_free, .. } => {
+            let waits_for = super::waits_for(seen.lb, asked.clone(), *until_free);
+            decided.dual.waits_for.get_or_insert(waits_for);
+        }
+        Decision::Has { .. } => {}
+    }
+    decided
+}
+
 /// Decides about both.
 pub(super) fn decide(seen: &Seen<'_>, two: Two) -> Decided {
     combined(seen, two, &[Family::V4, Family::V6].map(|family| of_family(seen, family)))
@@ -186,6 +210,7 @@ fn alone(
 ) -> LoadBalancer {
     let mut alone = lb.clone();
     alone.spec.ip_pool = named_pool(lb, Some(family)).to_owned();
+    alone.spec.ipv6_pool.clear();
     alone.spec.ip_family_policy = None;
     // one whose record somebody erased may be announced: it is asked for again, whatever the object asks for
     let erased = has.as_ref().filter(|_| family == Family::V6 && holder == RecordedHolder::Nobody);

@@ -58,6 +58,28 @@ fn an_object_that_asks_for_one_family_draws_from_a_pool_that_has_it(
 }
 
 #[rstest]
+#[case::alone("", "IPv6", "both", Some(Family::V6))]
+#[case::beside_another("six", "IPv6", "both", Some(Family::V6))]
+#[case::of_an_object_of_ipv4("", "IPv4", "core", None)]
+#[case::of_an_object_of_ipv4_that_names_another("edge", "IPv4", "edge", None)]
+fn an_object_of_ipv6_alone_draws_from_the_pool_that_it_names_for_ipv6(
+    #[case] ip_pool: &str,
+    #[case] families: &str,
+    #[case] pool: &str,
+    #[case] family: Option<Family>,
+) {
+    let mut lb = asking(families, "", None);
+    lb.spec.ip_pool = ip_pool.to_owned();
+    lb.spec.ipv6_pool = "both".to_owned();
+    let Decided { decision, dual, .. } = decided(&lb, &[]);
+    assert_eq!((decision, dual.family), (claim(pool), family));
+    lb.spec.ipv6_pool = "gone".to_owned();
+    if let Decision::Claim { pool, .. } = decided(&lb, &[]).decision {
+        assert_eq!(pool == "gone", family.is_some());
+    }
+}
+
+#[rstest]
 #[case::says_nothing("", None, claim("core"))]
 #[case::ipv6("IPv6", None, claim("six"))]
 #[case::has_one("", Some(("six", "fd00:6::5")), has(address("six", "fd00:6::5")))]

@@ -13,6 +13,7 @@ pub(crate) mod batch;
 mod clusters;
 pub(crate) mod controller;
 pub(crate) mod index;
+mod machines;
 pub(crate) mod orders;
 pub(crate) mod orphans;
 pub(crate) mod record_change;

@@ -28,7 +28,7 @@ use crate::{
     caches::Caches,
     host_datapath::write,
     metrics::{Metrics, Repair},
-    pool::{Answer, Failure, Order, Writers},
+    pool::{Answer, Failure, Order, Writers, record_change::load_balancer_of},
     reuse::{self, Holder},
     status_reverted,
 };
@@ -43,6 +43,22 @@ pub(crate) enum Error {
     Read { pool: String, address: IpAddr, source: kube::Error },
     #[error("read what announces address {address} of IPPool {pool}")]
     ReadService { pool: String, address: IpAddr, source: write::Error },
+}
+
+impl Error {
+    /// Whether the next record may do better: the server, or the client, finds fault with this very question.
+    fn is_about_one_record(&self) -> bool {
+        let (Self::Read { source, .. }
+        | Self::ReadService { source: write::Error::Request { source, .. }, .. }) = self
+        else {
+            return false;
+        };
+        match source {
+            kube::Error::BuildRequest(_) => true,
+            kube::Error::Api(status) => (400..429).contains(&status.code),
+            _ => false,
+        }
+    }
 }
 
 /// The record garbage collector, and what it remembers of each pool between two looks.
@@ -89,13 +105,22 @@ impl RecordGc {
         let abandoned = self.look_abandoned(&pool);
         let now = Instant::now();
         let look = self.memory().entry(key.name.clone()).or_default().look(abandoned, now);
-        let mut again = look.again;
+        let (mut again, mut failed) = (look.again, None);
         let fresh = match look.due.first() {
             Some((address, _)) => self.read_pool(&key.name, *address).await?,
             None => None,
         };
         for (address, holder) in look.due {
-            match candidates::decide(self.see(fresh.as_ref(), &key.name, address, &holder).await?) {
+            let seen = match self.see(fresh.as_ref(), &key.name, address, &holder).await {
+                Ok(seen) => seen,
+                // those behind it are due as well
+                Err(error) if error.is_about_one_record() => {
+                    failed.get_or_insert(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            match candidates::decide(seen) {
                 Outcome::Keep => continue,
                 Outcome::Foreign(manager) => {
                     tracing::info!(pool = %key, %address, holder, manager, "recorded by another program: it stays");
@@ -119,7 +144,7 @@ impl RecordGc {
         // the lock is held until the gauge is set, so that no worker overwrites a later count
         self.metrics.foreign.set(i64::try_from(foreign).unwrap_or(i64::MAX));
         drop(memory);
-        Ok(again.map_or(Action::AwaitChange, Action::RequeueAfter))
+        failed.map_or_else(|| Ok(again.map_or(Action::AwaitChange, Action::RequeueAfter)), Err)
     }
 
     /// Records whose load balancer no cache knows. One that has a Service of ours is the business of the load
@@ -127,7 +152,7 @@ impl RecordGc {
     fn look_abandoned(&self, pool: &IPPool) -> Vec<(IpAddr, String)> {
         let unreadable = self.load_balancers.malformed();
         let is_abandoned = |holder: &str| {
-            let Some(key) = load_balancer(holder) else { return false };
+            let Some(key) = load_balancer_of(holder) else { return false };
             self.load_balancers.get(&key).is_none()
                 && !unreadable.iter().any(|(other, _)| *other == key)
                 && self.services.get(&key).is_none()
@@ -147,7 +172,7 @@ impl RecordGc {
         }))
     }
 
-    /// Reads load balancer and Service afresh.
+    /// Reads load balancer and Service afresh, unless another program made the record.
     async fn see(
         &self,
         fresh: Option<&(IPPool, Record)>,
@@ -156,9 +181,13 @@ impl RecordGc {
         holder: &str,
     ) -> Result<Seen, Error> {
         let failed = |source| Error::Read { pool: pool.to_owned(), address, source };
-        let key = load_balancer(holder).unwrap_or_default();
         let fresh = fresh.filter(|(_, record)| record.holder(address) == Some(holder));
-        let Some((fresh, _)) = fresh else { return Ok(Seen::NoRecord) };
+        let (Some((fresh, _)), Some(key)) = (fresh, load_balancer_of(holder)) else {
+            return Ok(Seen::NoRecord);
+        };
+        if let Some(manager) = ip_pools::managers::foreign(fresh, address) {
+            return Ok(Seen::Foreign(manager));
+        }
         let api = Api::<LoadBalancer>::namespaced(self.client.clone(), &key.namespace);
         let holder_exists = api.get_opt(&key.name).await.map_err(failed)?.is_some();
         let service = write::read_service(&self.client, &key).await;
@@ -166,7 +195,6 @@ impl RecordGc {
             service.map_err(|source| Error::ReadService { pool: pool.to_owned(), address, source })?;
         let service: Option<&Service> = service.as_deref();
         Ok(Seen::Record {
-            manager: ip_pools::managers::foreign(fresh, address),
             holder_exists,
             reuse: reuse::may_be_given_away(&key, Holder::Gone, address, service),
         })
@@ -200,9 +228,4 @@ impl RecordGc {
     fn memory(&self) -> MutexGuard<'_, HashMap<String, Candidates>> {
         self.memory.lock().expect("no panic while the memory of records is locked")
     }
-}
-
-/// The load balancer that a record names. Another program's holder may be no name of one: never ours to release.
-fn load_balancer(holder: &str) -> Option<ObjectKey> {
-    ObjectKey::parse(holder).filter(|key| !key.namespace.is_empty())
 }

@@ -532,6 +532,32 @@ mod tests {
         assert_eq!(world.woke(), wakes);
     }
 
+    // its release came first, while it was there and the rest counted
+    #[rstest]
+    #[case::which_rests(json!({"10.0.0.7": "2030-01-01T00:00:00Z"}), true)]
+    #[case::which_rests_no_more(json!({}), false)]
+    #[tokio::test(start_paused = true)]
+    async fn an_object_that_goes_frees_the_quota_of_its_cluster_from_what_it_released(
+        #[case] rests: Value,
+        #[case] wakes: bool,
+    ) {
+        let (world, waits) = (world(), ObjectKey::new("shop", "waits"));
+        world.waiters.leave(&waits);
+        world.limits(json!([{"guestCluster": "blue", "max": 1}]));
+        world.is_of("1", "blue");
+        let mut pool = world.caches.pools.get(&ObjectKey::new("", "edge")).unwrap().json();
+        pool["metadata"]["resourceVersion"] = "3".into();
+        pool["metadata"]["annotations"] = json!({annotations::QUARANTINE: rests.to_string()});
+        pool["status"]["allocated"] = json!({});
+        pool["status"]["allocatedHistory"] = json!({"10.0.0.7": "shop/web"});
+        world.caches.pools.wrote(object(pool));
+        world.waiters.enter(&waits, WaitingFor::Named("edge".to_owned()));
+        assert!(!world.woke(), "the rest counts for blue while the object is there");
+        world.caches.load_balancers.gone(&web(), "1");
+        assert_eq!(world.woke(), wakes);
+        assert!(world.index.members_of("blue").is_empty());
+    }
+
     #[test]
     fn the_record_garbage_collector_hears_of_the_pools_that_an_object_left() {
         let lb = |pool: &str, ip: &str| {

@@ -39,12 +39,14 @@ impl Clusters {
     }
 
     /// Forgets the load balancer if it is gone and no record names it. To be asked after each change of either, and of that
-    /// one alone: of a guest cluster that is removed thousands are gone at once.
-    pub(super) fn forget(&mut self, key: &ObjectKey, is_recorded: impl FnOnce() -> bool) {
-        if self.gone.contains(key) && !is_recorded() {
-            self.gone.remove(key);
-            self.set(key, None);
+    /// one alone: of a guest cluster that is removed thousands are gone at once. Answers the cluster that it was of, if it
+    /// is forgotten.
+    pub(super) fn forget(&mut self, key: &ObjectKey, is_recorded: impl FnOnce() -> bool) -> Option<String> {
+        if !self.gone.contains(key) || is_recorded() {
+            return None;
         }
+        self.gone.remove(key);
+        self.set(key, None)
     }
 
     fn set(&mut self, key: &ObjectKey, cluster: Option<String>) -> Option<String> {

@@ -14,7 +14,11 @@ use ipam::{Candidates, Record};
 use k8s_openapi::{api::core::v1::Service, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{Resource as _, ResourceExt as _};
 
-use super::clusters::{self, Clusters};
+use super::{
+    clusters::{self, Clusters},
+    machines::Machines,
+    record_change::load_balancer_of,
+};
 use crate::{address_index::AddressIndex, caches::Caches, reuse, steps::step};
 
 /// The index. Clones share it.
@@ -44,6 +48,7 @@ struct State {
     /// reference, the manager of a field, and, by way of kube-vip, the address in its status.
     unreleased: AddressIndex,
     clusters: Clusters,
+    machines: Machines,
     /// The guest clusters that load balancers were of, since somebody asked for the pools that this concerns.
     moved_from: BTreeMap<ObjectKey, BTreeSet<String>>,
     /// The addresses that a claim had to pass over because of an object or its Service, by that object.
@@ -67,13 +72,14 @@ impl State {
         }
     }
 
-    fn forget_cluster(&mut self, key: &ObjectKey) {
+    /// Answers the cluster of a load balancer that is gone, if it counts for it no more.
+    fn forget_cluster(&mut self, key: &ObjectKey) -> Option<String> {
         let Self { clusters, records, .. } = self;
         clusters.forget(key, || {
             step();
             let holder = key.to_string();
             records.values().any(|recorded| recorded.record.of(&holder).next().is_some())
-        });
+        })
     }
 }
 
@@ -159,7 +165,9 @@ impl PoolIndex {
                 }
                 None => state.clusters.gone(&change.key),
             }
-            state.forget_cluster(&change.key);
+            if let Some(former) = state.forget_cluster(&change.key) {
+                state.moved_from.entry(change.key.clone()).or_default().insert(former);
+            }
         });
         let follower = index.clone();
         services.on_change(move |change| {
@@ -172,9 +180,41 @@ impl PoolIndex {
 
     /// Every address that the pools record for a load balancer, in the order of the pools' names.
     pub(crate) fn recorded_for(&self, holder: &ObjectKey) -> Vec<(String, IpAddr)> {
-        let (state, holder) = (self.state(), holder.to_string());
+        self.records_that_name(holder, |is_machines| is_machines != Some(true))
+    }
+
+    /// The records that name the load balancer and are a machine's.
+    pub(crate) fn of_machine(&self, name: &ObjectKey) -> Vec<(String, IpAddr)> {
+        self.records_that_name(name, |is_machines| is_machines == Some(true))
+    }
+
+    /// Those of which nobody has said whether they are a machine's.
+    pub(crate) fn unjudged(&self, name: &ObjectKey) -> Vec<(String, IpAddr)> {
+        self.records_that_name(name, |is_machines| is_machines.is_none())
+    }
+
+    /// What a fresh read of the pool says of a record that names the load balancer and a VM.
+    pub(crate) fn judge(&self, name: &ObjectKey, pool: &str, address: IpAddr, is_machines: bool) {
+        let (mut state, holder) = (self.state(), name.to_string());
+        // it may have gone since
+        let stands =
+            state.records.get(pool).is_some_and(|known| known.record.holder(address) == Some(&holder));
+        if stands {
+            state.machines.judge(&holder, pool, address, is_machines);
+        }
+    }
+
+    fn records_that_name(
+        &self,
+        name: &ObjectKey,
+        counts: impl Fn(Option<bool>) -> bool,
+    ) -> Vec<(String, IpAddr)> {
+        let (state, holder) = (self.state(), name.to_string());
         let of = |(pool, recorded): (&String, &Recorded)| {
-            recorded.record.of(&holder).map(|address| (pool.clone(), address)).collect::<Vec<_>>()
+            let addresses = recorded.record.of(&holder);
+            let counting =
+                addresses.filter(|address| counts(state.machines.is_machines(&holder, pool, *address)));
+            counting.map(|address| (pool.clone(), address)).collect::<Vec<_>>()
         };
         state.records.iter().flat_map(of).collect()
     }
@@ -208,14 +248,16 @@ impl PoolIndex {
         if holders.len() < 2 {
             return Vec::new();
         }
-        let keys = holders.iter().filter_map(|holder| ObjectKey::parse(holder));
-        keys.filter(|key| !key.namespace.is_empty()).collect()
+        holders.iter().filter_map(|holder| load_balancer_of(holder)).collect()
     }
 
     /// Whether a record of `pool` that gives `address` to `holder` counts for nothing, because an older pool records the
-    /// address for somebody else: the PUT of a former leader may have arrived late.
+    /// address for somebody else (the PUT of a former leader may have arrived late), or because it is a machine's.
     pub(crate) fn is_outranked(&self, pool: &str, address: IpAddr, holder: &str) -> bool {
         let state = self.state();
+        if state.machines.is_machines(holder, pool, address) == Some(true) {
+            return true;
+        }
         let Some(own) = state.records.get(pool) else { return false };
         state.records.values().any(|other| {
             let gives_away = other.record.holder(address).is_some_and(|other| other != holder);
@@ -243,24 +285,42 @@ impl PoolIndex {
 
     /// The pools that count the load balancer for another guest cluster from now on, because they have a quota for the
     /// former or the new one; `None` where it is of the same. One that went and was made again may have left the record of
-    /// its predecessor.
+    /// its predecessor, and one that is gone counts for none: what it released may rest.
     pub(crate) fn pools_of_moved(
         &self,
         change: &Change<RawObject<LoadBalancer>>,
     ) -> Option<BTreeSet<String>> {
         let mut clusters = self.state().moved_from.remove(&change.key).unwrap_or_default();
-        let new = change.new.as_ref()?;
-        let now = clusters::cluster_of(new);
-        if clusters.is_empty() && change.old.as_ref().is_none_or(|old| clusters::cluster_of(old) == now) {
+        let now = change.new.as_ref().map(|new| clusters::cluster_of(new));
+        let is_same = match (&change.old, &now) {
+            (Some(old), Some(now)) => clusters::cluster_of(old) == *now,
+            _ => true,
+        };
+        if clusters.is_empty() && is_same {
             return None;
         }
-        clusters.extend(now);
-        let (checked, recorded) = (self.checked_pools(), self.recorded_for(&change.key));
+        clusters.extend(now.flatten());
+        let (checked, counted) = (self.checked_pools(), self.counted_for(&change.key));
         let counts = |pool: &String| {
             let of_pool = checked.iter().map(|checked| &checked.pool).find(|known| known.name == *pool);
             of_pool.is_some_and(|pool| clusters.iter().any(|name| pool.quotas.limits_cluster(name)))
         };
-        Some(recorded.into_iter().map(|(pool, _)| pool).filter(counts).collect())
+        Some(counted.into_iter().filter(counts).collect())
+    }
+
+    /// The pools with an address that counts for a quota of the holder: it has the address, or had it last and it rests.
+    fn counted_for(&self, holder: &ObjectKey) -> Vec<String> {
+        let (state, holder) = (self.state(), holder.to_string());
+        let counts = |recorded: &Recorded| {
+            let Recorded { pool, record } = recorded;
+            let mut past = record.past_of(&holder).peekable();
+            record.of(&holder).next().is_some()
+                || past.peek().is_some() && {
+                    let rests = ip_pools::written_rests(pool);
+                    past.any(|address| rests.contains_key(&address))
+                }
+        };
+        state.records.iter().filter(|(_, recorded)| counts(recorded)).map(|(pool, _)| pool.clone()).collect()
     }
 
     /// The pools whose ranges give one of these addresses.
@@ -423,6 +483,7 @@ impl PoolIndex {
             });
         for (holder, address, was_released) in gone.collect::<Vec<_>>() {
             state.forget_cluster(&holder);
+            state.machines.forget(&holder.to_string(), pool, address);
             if was_released {
                 continue;
             }

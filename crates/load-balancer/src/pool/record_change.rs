@@ -58,9 +58,23 @@ impl<'a> RecordChange<'a> {
 
     /// The load balancers that lost a record.
     pub(crate) fn lost_holders(&self) -> impl Iterator<Item = ObjectKey> {
-        let keys = self.gone.iter().filter_map(|(_, holder)| ObjectKey::parse(holder));
-        keys.filter(|key| !key.namespace.is_empty())
+        self.gone.iter().filter_map(|(_, holder)| load_balancer_of(holder))
     }
+}
+
+/// The load balancer that a record names. Another program's holder may be no name of one: the server is not asked for it, and the
+/// record is never ours to release.
+pub(crate) fn load_balancer_of(holder: &str) -> Option<ObjectKey> {
+    let is_part = |part: &str| {
+        let inner = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-';
+        !part.is_empty()
+            && !part.starts_with('-')
+            && !part.ends_with('-')
+            && part.as_bytes().iter().all(inner)
+    };
+    let key = ObjectKey::parse(holder)?;
+    let is_name = key.name.len() <= 253 && key.name.split('.').all(is_part);
+    (key.namespace.len() <= 63 && is_part(&key.namespace) && is_name).then_some(key)
 }
 
 /// Another program may have written an IPv4 address as a mapped one.
@@ -92,6 +106,20 @@ mod tests {
         let mapped = record(&json!({"::ffff:10.0.0.7": "capi/m-1"}));
         let of_another = RecordChange::between(None, Some(&mapped));
         assert_eq!(of_another.newly_recorded().collect::<Vec<_>>(), [IpAddr::from([10, 0, 0, 7])]);
+    }
+
+    #[test]
+    fn a_holder_that_no_load_balancer_can_be_named_is_none() {
+        for holder in ["shop/web", "shop/web.v-2", "1/2"] {
+            assert_eq!(load_balancer_of(holder), ObjectKey::parse(holder), "{holder}");
+        }
+        let long = format!("{}/web", "n".repeat(64));
+        for holder in [
+            "web", "shop/", "/web", "vms/a b", "vms/a?b", "../web", "vms/-a", "vms/a..b", "VMS/web", "vms/é",
+            &long,
+        ] {
+            assert_eq!(load_balancer_of(holder), None, "{holder}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::{
 };
 
 use controller_kit::{Change, ObjectKey, Queue, RawObject};
-use harvester_api::{IPPool, LoadBalancer, annotations, condition};
+use harvester_api::{ConditionStatus, IPPool, LoadBalancer, annotations, condition};
 use kube::ResourceExt as _;
 
 use super::{Orders, PoolIndex};
@@ -151,12 +151,16 @@ fn news(
     offering: impl Fn(&[IpAddr]) -> BTreeSet<String>,
 ) -> Option<News> {
     let (Some(old), Some(new)) = (old, new) else { return Some(News::Choice) };
-    // what is wrong with it counts too: one fault that is mended may have been the one that kept everybody away
-    let ready_condition = |pool: &IPPool| {
+    // what is wrong with it counts too: one fault that is mended may have been the one that kept everybody away. What a pool that
+    // is ready says besides (of quotas, rests, orphans) keeps nobody away, nor does how many hold one that is being deleted
+    let faults = |pool: &IPPool| {
         let conditions = pool.status.as_ref().map_or(&[][..], |status| &status.conditions);
-        condition::ready(conditions).map(|ready| (ready.status, ready.message.clone()))
+        condition::ready(conditions).map(|ready| {
+            let is_fault = ready.status != ConditionStatus::True && ready.reason != "Deleting";
+            (ready.status, is_fault.then(|| ready.message.clone()))
+        })
     };
-    if !ip_pools::same_rules(old, new) || ready_condition(old) != ready_condition(new) {
+    if !ip_pools::same_rules(old, new) || faults(old) != faults(new) {
         return Some(News::Choice);
     }
     // one that went straight to another holder is news to those who wait for its end: they may stop
@@ -231,6 +235,13 @@ mod tests {
         pool
     }
 
+    fn says(status: &str, reason: &str, message: &str) -> Option<IPPool> {
+        let ready = json!({"type": condition::READY, "status": status, "reason": reason, "message": message});
+        let mut pool = pool(&[]);
+        pool.status.as_mut().unwrap().conditions.push(serde_json::from_value(ready).unwrap());
+        Some(pool)
+    }
+
     fn by_name(auto_assign: &str) -> IPPool {
         let mut pool = pool(&[]);
         let annotation = (annotations::AUTO_ASSIGN.to_owned(), auto_assign.to_owned());
@@ -274,6 +285,22 @@ mod tests {
         Some(resting(&["10.0.0.2", "10.0.0.3"])), Some(resting(&["10.0.0.3"])), Some(freed("10.0.0.2", &["edge", "has 10.0.0.2"])))]
     #[case::first_condition(Some(pool(&[])), Some(checked("")), Some(News::Choice))]
     #[case::a_fault_less(Some(checked("overlap; excluded")), Some(checked("excluded")), Some(News::Choice))]
+    #[case::another_note(
+        says("True", "QuotaExceeded", "by namespace shop"),
+        says("True", "QuotaExceeded", "by namespace lab"),
+        None
+    )]
+    #[case::first_note(says("True", "RangesValid", ""), says("True", "NoRoomForRests", "no room"), None)]
+    #[case::one_holds_less(
+        says("False", "Deleting", "9 addresses are held"),
+        says("False", "Deleting", "8 addresses are held"),
+        None
+    )]
+    #[case::begins_to_go(
+        says("True", "RangesValid", ""),
+        says("False", "Deleting", "9 addresses are held"),
+        Some(News::Choice)
+    )]
     #[case::same_condition(Some(checked("overlap")), Some(checked("overlap")), None)]
     fn a_claim_is_no_news(
         #[case] old: Option<IPPool>,

@@ -21,9 +21,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 pub(super) enum Seen {
     /// The pool is gone, or gives the address to nobody or to another holder.
     NoRecord,
+    /// This other program made the record: nobody looked further.
+    Foreign(String),
     Record {
-        /// The other program that made the record.
-        manager: Option<String>,
         holder_exists: bool,
         /// Whether something may still announce the address.
         reuse: Result<(), InUse>,
@@ -45,8 +45,8 @@ pub(super) enum Outcome {
 /// Decides.
 pub(super) fn decide(seen: Seen) -> Outcome {
     match seen {
-        Seen::NoRecord | Seen::Record { manager: None, holder_exists: true, .. } => Outcome::Keep,
-        Seen::Record { manager: Some(manager), .. } => Outcome::Foreign(manager),
+        Seen::NoRecord | Seen::Record { holder_exists: true, .. } => Outcome::Keep,
+        Seen::Foreign(manager) => Outcome::Foreign(manager),
         Seen::Record { reuse: Err(why), .. } => Outcome::InUse(why),
         Seen::Record { reuse: Ok(()), .. } => Outcome::Release,
     }
@@ -121,17 +121,16 @@ mod tests {
 
     use super::*;
 
-    fn seen(manager: Option<&str>, holder_exists: bool, reuse: Result<(), InUse>) -> Seen {
-        Seen::Record { manager: manager.map(str::to_owned), holder_exists, reuse }
+    fn seen(holder_exists: bool, reuse: Result<(), InUse>) -> Seen {
+        Seen::Record { holder_exists, reuse }
     }
 
     #[rstest]
     #[case::not_recorded_any_more(Seen::NoRecord, Outcome::Keep)]
-    #[case::its_load_balancer_is_there(seen(None, true, Ok(())), Outcome::Keep)]
-    #[case::another_programs(seen(Some("capi"), false, Ok(())), Outcome::Foreign("capi".to_owned()))]
-    #[case::another_programs_for_a_load_balancer(seen(Some("capi"), true, Ok(())), Outcome::Foreign("capi".to_owned()))]
-    #[case::still_announced(seen(None, false, Err(InUse::ByService)), Outcome::InUse(InUse::ByService))]
-    #[case::abandoned(seen(None, false, Ok(())), Outcome::Release)]
+    #[case::its_load_balancer_is_there(seen(true, Ok(())), Outcome::Keep)]
+    #[case::another_programs(Seen::Foreign("capi".to_owned()), Outcome::Foreign("capi".to_owned()))]
+    #[case::still_announced(seen(false, Err(InUse::ByService)), Outcome::InUse(InUse::ByService))]
+    #[case::abandoned(seen(false, Ok(())), Outcome::Release)]
     fn a_record_is_released_when_nobody_holds_it_and_nothing_announces_it(
         #[case] seen: Seen,
         #[case] expected: Outcome,

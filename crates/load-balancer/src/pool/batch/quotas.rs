@@ -75,7 +75,7 @@ pub(super) fn limits(quotas: &Quotas, others: &dyn Others, holder: &str) -> Vec<
 }
 
 /// The sentence about tenants who hold more than their quota, which takes nothing from them; empty where there are none.
-/// Without numbers: whoever waits hears of every change of the condition.
+/// Without numbers, so that few claims and releases change the condition.
 pub(super) fn above_quota(quotas: &Quotas, record: &Record, others: &dyn Others) -> String {
     let above = quotas.exceeded(record, |cluster| others.members_of(cluster));
     let above: Vec<_> = above.iter().map(ToString::to_string).collect();

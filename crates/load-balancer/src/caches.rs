@@ -7,11 +7,16 @@ use controller_kit::{Cache, RawObject};
 use harvester_api::{
     IPPool, LoadBalancer, VirtualMachine, VirtualMachineInstance, annotations, kubevirt::VmInterface, labels,
 };
-use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
-use kube::{Api, Client, runtime::watcher};
+use k8s_openapi::api::{
+    core::v1::{Service, ServiceSpec},
+    discovery::v1::EndpointSlice,
+};
+use kube::{Api, Client, Resource, ResourceExt as _, runtime::watcher};
 use program::{TaskGroup, capabilities::Right, health::Check};
-use serde_json::Map;
+use serde_json::{Map, json};
 use tokio::sync::watch;
+
+use crate::reuse;
 
 const HARVESTER: &str = "loadbalancer.harvesterhci.io";
 
@@ -23,15 +28,16 @@ const LISTS: [Right; 4] = [
     Right::new("list", "discovery.k8s.io", "endpointslices"),
 ];
 
-/// VMs in one page of a list. One has some ten thousand bytes.
-const VMS_AT_ONCE: u32 = 100;
+/// Objects in one page of a list: what a page takes while it is read stays with the process. A VM has some ten thousand bytes,
+/// and what tenants write may have a million.
+const AT_ONCE: u32 = 100;
 
 /// The caches. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Caches {
     pub(crate) load_balancers: Cache<RawObject<LoadBalancer>>,
     pub(crate) pools: Cache<RawObject<IPPool>>,
-    /// Only those with label [`labels::SERVICE_LB`].
+    /// Only those with label [`labels::SERVICE_LB`]. Of large ones only what [`is_trimmed`] says is here.
     pub(crate) services: Cache<RawObject<Service>>,
     /// Only those with label [`labels::SERVICE_LB`].
     pub(crate) slices: Cache<RawObject<EndpointSlice>>,
@@ -44,18 +50,16 @@ pub(crate) struct Caches {
 impl Caches {
     /// Begins to list and watch.
     pub(crate) fn watch(tasks: &TaskGroup, client: &Client) -> Self {
-        let any = watcher::Config::default;
+        let any = || watcher::Config::default().page_size(AT_ONCE);
         let ours = || any().labels(&format!("{}=true", labels::SERVICE_LB));
-        // VMs are large, and little of them is kept: what a page takes while it is read stays with the process
-        let in_small_pages = || any().page_size(VMS_AT_ONCE);
         let all = || client.clone();
         Self {
             load_balancers: Cache::start(tasks, Api::all(all()), any()),
             pools: Cache::start(tasks, Api::all(all()), any()),
-            services: Cache::start(tasks, Api::all(all()), ours()),
+            services: Cache::start_trimmed(tasks, Api::all(all()), ours(), trim_service),
             slices: Cache::start(tasks, Api::all(all()), ours()),
-            vmis: Cache::start_trimmed(tasks, Api::all(all()), in_small_pages(), trim_vmi),
-            vms: Cache::start_trimmed(tasks, Api::all(all()), in_small_pages(), trim_vm),
+            vmis: Cache::start_trimmed(tasks, Api::all(all()), any(), trim_vmi),
+            vms: Cache::start_trimmed(tasks, Api::all(all()), any(), trim_vm),
         }
     }
 
@@ -108,6 +112,75 @@ impl Caches {
             vmis: Cache::empty(),
             vms: Cache::empty(),
         }
+    }
+}
+
+/// Bytes of a Service that is kept whole. One of ours with 100 listeners and 500 source ranges has some 40,000; anybody may give a
+/// Service our label, and a million bytes of others.
+const SERVICE: usize = 64 * 1024;
+/// Bytes of the addresses that a larger one asks for, and how many it shows.
+const ASKED: usize = 4096;
+const SHOWN: usize = 64;
+/// Owner references of such a Service.
+const OWNERS: usize = 16;
+
+/// In the annotations of a Service of which only that is here which says whose it is and which addresses it names. Whoever is
+/// to write it reads it from the server.
+const TRIMMED: &str = "load-balancer/trimmed";
+
+/// Whether this is not the whole object.
+pub(crate) fn is_trimmed(object: &impl Resource) -> bool {
+    object.annotations().contains_key(TRIMMED)
+}
+
+/// As the cache keeps it.
+pub(crate) fn trimmed(service: &RawObject<Service>) -> RawObject<Service> {
+    let mut trimmed = service.clone();
+    trim_service(&mut trimmed);
+    trimmed
+}
+
+fn trim_service(service: &mut RawObject<Service>) {
+    if service.size() <= SERVICE {
+        return;
+    }
+    let meta = service.meta();
+    let short = |text: &str| if text.len() <= TEXT { text.to_owned() } else { String::new() };
+    let owners: Vec<_> = service
+        .owner_references()
+        .iter()
+        .take(OWNERS)
+        .map(|owner| {
+            let [version, kind, name, uid] =
+                [&owner.api_version, &owner.kind, &owner.name, &owner.uid].map(|text| short(text));
+            json!({"apiVersion": version, "kind": kind, "name": name, "uid": uid})
+        })
+        .collect();
+    let asked = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS).map_or("", String::as_str);
+    // whole addresses
+    let asked = if asked.len() <= ASKED {
+        asked
+    } else {
+        let cut = asked.as_bytes().iter().take(ASKED).rposition(|byte| *byte == b',').unwrap_or_default();
+        asked.get(..cut).unwrap_or_default()
+    };
+    let label = service.labels().get(labels::SERVICE_LB).map(|value| short(value));
+    let spec = service.spec.as_ref();
+    let own = |field: fn(&ServiceSpec) -> Option<&String>| spec.and_then(field).map(|text| short(text));
+    let families = spec.and_then(|spec| spec.ip_families.as_ref());
+    let shown: Vec<_> = reuse::shown(service).take(SHOWN).map(|ip| json!({"ip": ip})).collect();
+    let trimmed = RawObject::from_json(json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"namespace": meta.namespace, "name": meta.name, "uid": meta.uid,
+            "resourceVersion": meta.resource_version, "deletionTimestamp": meta.deletion_timestamp,
+            "ownerReferences": owners, "labels": label.map(|value| json!({labels::SERVICE_LB: value})),
+            "annotations": {TRIMMED: "", annotations::KUBE_VIP_LOADBALANCER_IPS: asked}},
+        "spec": {"type": own(|spec| spec.type_.as_ref()), "loadBalancerIP": own(|spec| spec.load_balancer_ip.as_ref()),
+            "ipFamilies": families.map(|families| families.iter().take(2).map(|family| short(family)).collect::<Vec<_>>())},
+        "status": {"loadBalancer": {"ingress": shown}},
+    }));
+    if let Ok(trimmed) = trimmed {
+        *service = trimmed;
     }
 }
 
@@ -171,9 +244,70 @@ pub(crate) fn no_server() -> Client {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
+    use crate::ownership::{Owner, Ownership};
+
+    fn service(metadata: &Value, ranges: &[String]) -> RawObject<Service> {
+        let mut service = json!({"metadata": {"namespace": "shop", "name": "web", "uid": "s", "resourceVersion": "7",
+                "annotations": {annotations::KUBE_VIP_LOADBALANCER_IPS: "10.0.0.7,10.0.0.8"},
+                "ownerReferences": [{"apiVersion": "x/v1", "kind": "LoadBalancer", "name": "web", "uid": "u1"}],
+                "labels": {labels::SERVICE_LB: "true"}},
+            "spec": {"type": "LoadBalancer", "loadBalancerIP": "10.0.0.9", "loadBalancerSourceRanges": ranges,
+                "ports": [{"port": 80}]},
+            "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.6"}]}}});
+        for field in ["labels", "annotations"] {
+            let more = metadata.get(field).and_then(Value::as_object).into_iter().flatten();
+            more.for_each(|(key, value)| service["metadata"][field][key] = value.clone());
+        }
+        RawObject::from_json(service).unwrap()
+    }
+
+    fn many(text: &str) -> Value {
+        (0..15_000).map(|n| (format!("{text}-{n}"), json!("x".repeat(60)))).collect()
+    }
+
+    #[test]
+    fn a_service_that_a_tenant_fills_fills_no_memory_and_says_whose_it_is_and_which_addresses_it_names() {
+        let ranges: Vec<_> = (0..50_000).map(|n| format!("10.{}.{}.0/24", n / 250, n % 250)).collect();
+        let owner = Owner { key: controller_kit::ObjectKey::new("shop", "web"), uid: "u1".to_owned() };
+        let long: Vec<_> = (0..20_000).map(|n| format!("10.9.{}.{}", n / 250, n % 250)).collect();
+        for mut filled in [
+            service(&json!({"labels": many("label")}), &[]),
+            service(&json!({}), &ranges),
+            service(&json!({"annotations": many("annotation")}), &[]),
+        ] {
+            let whole = filled.clone();
+            trim_service(&mut filled);
+            assert!(is_trimmed(&*filled) && filled.size() < 2_000, "{}", filled.size());
+            assert_eq!(reuse::named(&filled).collect::<Vec<_>>(), reuse::named(&whole).collect::<Vec<_>>());
+            assert_eq!(owner.ownership(&filled.metadata), Ownership::Ours);
+            assert_eq!((filled.uid(), filled.resource_version()), (whole.uid(), whole.resource_version()));
+        }
+        let mut asking =
+            service(&json!({"annotations": {annotations::KUBE_VIP_LOADBALANCER_IPS: long.join(",")}}), &[]);
+        trim_service(&mut asking);
+        assert!(asking.size() < 6_000 && reuse::named(&asking).count() > 300, "{}", asking.size());
+        let mut of_annotation = reuse::named(&asking).skip(1).take(300);
+        assert!(
+            of_annotation.all(|address| long.contains(&address.to_string())),
+            "none is cut off in the middle"
+        );
+    }
+
+    #[test]
+    fn a_service_of_ours_with_all_that_one_may_have_is_kept_whole() {
+        let ranges: Vec<_> =
+            (0..500).map(|n| format!("2001:db8:1234:5678:9abc:def0:1234:{n:x}/128")).collect();
+        let mut json = service(&json!({"annotations": {"ranges": ranges.join(",")}}), &ranges).json();
+        let port = |n: u16| json!({"name": "p".repeat(63), "protocol": "TCP", "port": n, "targetPort": 65_000, "nodePort": 32_000});
+        json["spec"]["ports"] = (0..100).map(port).collect();
+        let mut service: RawObject<Service> = RawObject::from_json(json).unwrap();
+        let size = service.size();
+        trim_service(&mut service);
+        assert_eq!(service.size(), size);
+    }
 
     #[test]
     fn a_guest_agent_that_reports_thousands_of_addresses_fills_no_memory() {

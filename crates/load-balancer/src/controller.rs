@@ -296,6 +296,13 @@ impl Controller {
                 let written = self.write("EndpointSlice", &self.caches.slices, seen, write, learned).await;
                 written.map_err(failed)
             }
+            Step::WriteSliceWithout { write, left } => {
+                let written = self.write("EndpointSlice", &self.caches.slices, seen, write, learned).await;
+                if let Ok(Acted::Done) = &written {
+                    self.slice_pace.wrote(key, left);
+                }
+                written.map_err(failed)
+            }
             Step::WriteSliceReadiness { write, flipped } => {
                 let written = self.write("EndpointSlice", &self.caches.slices, seen, write, learned).await;
                 match &written {

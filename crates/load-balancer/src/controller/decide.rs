@@ -75,9 +75,9 @@ pub(crate) struct Seen {
     pub(crate) dummy_endpoint: Ipv4Addr,
     /// After this time a write of the status may say nothing new but the state of backends; `None`: now.
     pub(crate) backend_status_in: Option<Duration>,
-    /// After this time a write of the slice may say nothing new but who is ready; `None`: now.
+    /// After this time a write of the slice may say nothing new but who is ready, or back; `None`: now.
     pub(crate) slice_readiness_in: Option<Duration>,
-    /// Backends whose readiness alone is not to be written before this time has passed.
+    /// Backends whose readiness alone, or return, is not to be written before this time has passed.
     pub(crate) backend_due_in: BTreeMap<BackendId, Duration>,
     /// RFC 3339.
     pub(crate) now: String,
@@ -93,6 +93,8 @@ pub(crate) struct SeenAddress {
     /// The holder of the address in the fields for a second one.
     pub(crate) second_holder: RecordedHolder,
     pub(crate) recorded: Vec<(String, IpAddr)>,
+    /// Records that another program made for the machine of the object's name.
+    pub(crate) of_machine: Vec<(String, IpAddr)>,
     /// Records for the object that count for nothing, because older pools record the addresses for somebody else.
     pub(crate) outranked: Vec<(String, IpAddr)>,
     pub(crate) refused: Vec<(String, Refused)>,
@@ -114,7 +116,12 @@ pub(crate) enum Step {
     /// [`Step::WriteObject`] of which nothing but the state of backends in `status.backends` is new.
     WriteBackendStatus(Value),
     WriteSlice(Write),
-    /// [`Step::WriteSlice`] that says nothing new but who is ready.
+    /// [`Step::WriteSlice`] from which these backends are missing, and which does not wait.
+    WriteSliceWithout {
+        write: Write,
+        left: Vec<BackendId>,
+    },
+    /// [`Step::WriteSlice`] that says nothing new but who is ready, or who is back.
     WriteSliceReadiness {
         write: Write,
         flipped: Vec<BackendId>,
@@ -176,7 +183,7 @@ impl fmt::Display for Step {
         match self {
             Self::WriteObject(_) => f.write_str("write object"),
             Self::WriteBackendStatus(_) => f.write_str("write backend status"),
-            Self::WriteSlice(_) => f.write_str("write slice"),
+            Self::WriteSlice(_) | Self::WriteSliceWithout { .. } => f.write_str("write slice"),
             Self::WriteSliceReadiness { .. } => f.write_str("write slice readiness"),
             Self::WriteService(_) => f.write_str("write service"),
             Self::DeleteService { .. } => f.write_str("delete service"),
@@ -303,6 +310,15 @@ fn ending(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
     plan
 }
 
+/// Told to an object that has the name of a machine with addresses of its own.
+fn of_machine(records: &[(String, IpAddr)]) -> Option<String> {
+    let (pool, address) = records.first()?;
+    Some(format!(
+        "pool {pool} records {address} for the VirtualMachine of this name, and not for the load balancer, which gets another \
+         address"
+    ))
+}
+
 fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
     if seen.vm_list == VmList::Awaited {
         return Plan::default();
@@ -325,6 +341,8 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
         rivals: &seen.address.rivals,
         leaving: &seen.address.leaving,
     });
+    // a refused wish is read from the condition up to its end
+    note = address::joined([of_machine(&seen.address.of_machine), note]);
     let (address, waiting, lost, waits_for) = match decision {
         Decision::Claim { pool, known, exactly, meanwhile, lost } => {
             // the object serves at an address, or must leave one

@@ -13,8 +13,8 @@ use crate::host_datapath::BackendId;
 
 /// Between two writes of a status that say only in which state backends are. Traffic does not follow them.
 const BACKEND_STATUS_APART: Duration = Duration::from_secs(1);
-/// Between two writes of one backend's readiness. A backend that flaps may get traffic for so much longer than it answers;
-/// after a write that did not wait, for twice as long.
+/// Between two writes of one backend's readiness, and from its end as a backend to its return. A backend that flaps may get traffic
+/// for so much longer than it answers; after a write that did not wait, for twice as long.
 const READINESS_APART: Duration = Duration::from_secs(5);
 
 /// Between two writes of the objects of one namespace, of each of the two kinds: a tenant may have thousands of objects,
@@ -114,7 +114,7 @@ impl StatusPace {
 
 type OfBackends = BTreeMap<BackendId, Instant>;
 
-/// For each backend whose readiness was written alone, when that may be written again.
+/// For each backend whose readiness was written alone, or that left, when that, or its return, may be written.
 #[derive(Debug, Default)]
 pub(crate) struct SlicePace {
     due: Mutex<HashMap<ObjectKey, OfBackends>>,
@@ -134,7 +134,7 @@ impl SlicePace {
         self.limiter.wait(key)
     }
 
-    /// The backends' readiness was written. A write that did not wait (no backend was ready, or another backend was due) is
+    /// The backends' readiness, or their end, was written. A write that did not wait (no backend was ready, or another backend was due) is
     /// made up for: the next one comes as much later.
     pub(crate) fn wrote(&self, key: &ObjectKey, flipped: &[BackendId]) {
         let mut due = self.due();

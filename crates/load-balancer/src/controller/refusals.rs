@@ -1,15 +1,16 @@
 //! Writes of Services and slices that the server refused: the same write for the same object is sent again later and
-//! later, and another one at once.
+//! later, and another one at once. And Services of somebody else, which stand in the way of any write.
 
 use std::{
     collections::HashMap,
     hash::{DefaultHasher, Hash as _, Hasher as _},
-    sync::{Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
 use controller_kit::{ObjectKey, RawObject};
 use harvester_api::LoadBalancer;
+use k8s_openapi::api::core::v1::Service;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -27,9 +28,20 @@ struct Refusal {
     until: Instant,
 }
 
-/// The refusals that stand, by object and kind of the refused write.
+/// What stands in the way of writes.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals(Mutex<HashMap<ObjectKey, HashMap<&'static str, Refusal>>>);
+pub(crate) struct Refusals {
+    /// By object and kind of the refused write.
+    writes: Mutex<HashMap<ObjectKey, HashMap<&'static str, Refusal>>>,
+    strangers: Mutex<HashMap<ObjectKey, Stranger>>,
+}
+
+/// A Service of an object's name that is somebody else's, and when it was read: no watch tells of it.
+#[derive(Debug)]
+struct Stranger {
+    service: Arc<RawObject<Service>>,
+    read: Instant,
+}
 
 impl Refusals {
     /// The server's words, while it is too early to send the write again.
@@ -81,13 +93,34 @@ impl Refusals {
         }
     }
 
+    /// The Service of somebody else that was read a short while ago: others' changes may have the object looked at often.
+    pub(crate) fn stranger(&self, key: &ObjectKey) -> Option<Arc<RawObject<Service>>> {
+        let all = self.strangers();
+        let known = all.get(key).filter(|known| known.read.elapsed() < UNWATCHED_AGAIN)?;
+        Some(known.service.clone())
+    }
+
+    /// The Service of this name was read: somebody else's, or none.
+    pub(crate) fn note_stranger(&self, key: &ObjectKey, service: Option<Arc<RawObject<Service>>>) {
+        let mut all = self.strangers();
+        match service {
+            Some(service) => drop(all.insert(key.clone(), Stranger { service, read: Instant::now() })),
+            None => drop(all.remove(key)),
+        }
+    }
+
     /// The object is gone.
     pub(crate) fn forget(&self, key: &ObjectKey) {
         self.all().remove(key);
+        self.strangers().remove(key);
+    }
+
+    fn strangers(&self) -> MutexGuard<'_, HashMap<ObjectKey, Stranger>> {
+        self.strangers.lock().expect("no panic while the strangers are locked")
     }
 
     fn all(&self) -> MutexGuard<'_, HashMap<ObjectKey, HashMap<&'static str, Refusal>>> {
-        self.0.lock().expect("no panic while the refusals are locked")
+        self.writes.lock().expect("no panic while the refusals are locked")
     }
 }
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 use controller_kit::{Cache, ObjectKey, RawObject};
 use harvester_api::{AllocatedAddress, IPPool, Ipam, LoadBalancer, WorkloadType};
 use k8s_openapi::api::core::v1::Service;
-use kube::ResourceExt as _;
+use kube::{Api, ResourceExt as _};
 
 use super::{
     Allowed, Controller, Error, Learned,
@@ -14,7 +14,9 @@ use super::{
     requested,
 };
 use crate::{
+    caches::{is_trimmed, trimmed},
     host_datapath::{VmList, write},
+    ownership::{Owner, Ownership},
     pool::PoolIndex,
     reuse,
 };
@@ -25,6 +27,9 @@ impl Controller {
         let object = caches.load_balancers.get(key);
         let workload = object.as_ref().map(|lb| lb.spec.workload());
         let has = object.as_ref().and_then(|lb| lb.pool_address());
+        if let Some(lb) = object.as_ref().filter(|_| caches.vms.get(key).is_some()) {
+            self.judge_records(key, lb).await?;
+        }
         let own = key.to_string();
         let is_outranked = |(pool, address): &(String, IpAddr)| self.index.is_outranked(pool, *address, &own);
         let (outranked, recorded): (Vec<_>, Vec<_>) =
@@ -37,12 +42,24 @@ impl Controller {
         // have lost our label
         let is_first = outranked.is_empty() && recorded.iter().eq(&learned.recorded_anew);
         let gets_an_address = object.is_some() && has.is_none() && !recorded.is_empty();
-        let service = if needs_service || gets_an_address && (is_vm || !is_first) {
-            write::find(&self.client, &caches.services, key).await.map_err(failed)?
+        let cached = caches.services.get(key);
+        let is_trimmed = cached.as_ref().is_some_and(|service| is_trimmed(&**service));
+        // whatever may be written is whole
+        let is_read = is_trimmed || needs_service || gets_an_address && (is_vm || !is_first);
+        let stranger =
+            self.refusals.stranger(key).filter(|_| is_read && object.is_some() && cached.is_none());
+        let is_strangers = stranger.is_some();
+        let service = if is_strangers {
+            stranger
+        } else if is_read {
+            let found = write::find(&self.client, &caches.services, key).await.map_err(failed)?;
+            self.note_stranger(key, object.as_deref(), found.as_ref().filter(|_| cached.is_none()));
+            found
         } else {
-            caches.services.get(key)
+            cached
         };
-        let slice = if needs_service || is_vm && (!recorded.is_empty() || service.is_some()) {
+        let needs_slice = needs_service || is_vm && (!recorded.is_empty() || service.is_some());
+        let slice = if needs_slice && !is_strangers {
             write::find(&self.client, &caches.slices, key).await.map_err(failed)?
         } else {
             caches.slices.get(key)
@@ -72,6 +89,7 @@ impl Controller {
                 holder: recorded_holder(&self.index, &caches.pools, key, has.as_ref()),
                 second_holder: second_holder(&self.index, &caches.pools, key, object.as_deref()),
                 recorded,
+                of_machine: self.index.of_machine(key),
                 outranked,
                 refused: learned.refused.clone(),
                 pending: learned.pending.clone(),
@@ -100,7 +118,40 @@ impl Controller {
         })
     }
 
-    /// The addresses shown or asked for by the object that the pools record for other holders only.
+    /// Remembers a Service that was read past the watch, if it is somebody else's.
+    fn note_stranger(
+        &self,
+        key: &ObjectKey,
+        lb: Option<&RawObject<LoadBalancer>>,
+        found: Option<&Arc<RawObject<Service>>>,
+    ) {
+        let is_foreign = |service: &&Arc<RawObject<Service>>| {
+            lb.is_some_and(|lb| Owner::of(lb).ownership(&service.metadata) == Ownership::Foreign)
+        };
+        let stranger = found.filter(is_foreign).map(|service| Arc::new(trimmed(service)));
+        self.refusals.note_stranger(key, stranger);
+    }
+
+    /// Learns who made the records that name the object, which has the name of a VM. What its status shows is its own: the
+    /// pool may have been restored by hand.
+    async fn judge_records(&self, key: &ObjectKey, lb: &LoadBalancer) -> Result<(), Error> {
+        let is_shown = |record: &(String, IpAddr)| {
+            lb.pool_addresses().any(|(pool, address)| pool == record.0 && address == record.1)
+        };
+        let failed = |source| Error::Request { step: "look".to_owned(), key: key.clone(), source };
+        for (pool, address) in self.index.unjudged(key).into_iter().filter(|record| !is_shown(record)) {
+            let fresh = Api::<IPPool>::all(self.client.clone()).get_opt(&pool).await.map_err(failed)?;
+            let maker = fresh.and_then(|fresh| ip_pools::managers::foreign(&fresh, address));
+            if let Some(maker) = &maker {
+                tracing::warn!(load_balancer = %key, pool, %address, maker, "recorded for the machine of that name");
+            }
+            self.index.judge(key, &pool, address, maker.is_some());
+        }
+        Ok(())
+    }
+
+    /// The addresses shown or asked for by the object that the pools record for other holders only, or for a machine of its
+    /// name.
     fn lost_addresses(
         &self,
         key: &ObjectKey,
@@ -113,7 +164,10 @@ impl Controller {
             service.into_iter().flat_map(|service| reuse::asked_for(service).chain(reuse::shown(service)));
         let is_lost = |address: &IpAddr| {
             let holders = self.index.holders_of(*address);
-            !holders.is_empty() && holders.iter().all(|(_, holder)| *holder != own)
+            let is_own = |(pool, holder): &(String, String)| {
+                *holder == own && !self.index.of_machine(key).contains(&(pool.clone(), *address))
+            };
+            !holders.is_empty() && !holders.iter().any(is_own)
         };
         written.into_iter().chain(shown).filter(is_lost).collect()
     }

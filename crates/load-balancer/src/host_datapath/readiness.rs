@@ -19,8 +19,12 @@ pub(super) fn of(
     backends.selected.backends.iter().map(|backend| (backend.clone(), ready(backend))).collect()
 }
 
-/// The backends with the readiness that the slice recorded.
+/// The backends that the slice has, with the readiness and the address that it has for them.
 pub(super) fn recorded_of(selected: &Selected, recorded: &BTreeMap<BackendId, bool>) -> Vec<(Backend, bool)> {
-    let ready = |backend: &Backend| recorded.get(&backend.id).copied().unwrap_or(false);
-    selected.backends.iter().map(|backend| (backend.clone(), ready(backend))).collect()
+    let of = |backend: &Backend| {
+        let moved = || recorded.iter().find(|(id, _)| id.uid == backend.id.uid);
+        let (id, ready) = recorded.get_key_value(&backend.id).or_else(moved)?;
+        Some((Backend { id: id.clone(), name: backend.name.clone() }, *ready))
+    };
+    selected.backends.iter().filter_map(of).collect()
 }

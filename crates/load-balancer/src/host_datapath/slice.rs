@@ -77,14 +77,33 @@ pub(crate) fn write(
     })
 }
 
-/// The backends of another readiness in `written`, if nothing else in it is new. The dummy is there while nobody is ready.
-pub(crate) fn flipped(existing: &EndpointSlice, written: &Value) -> Option<Vec<BackendId>> {
+/// How the backends of two versions of a slice differ.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changed {
+    /// Those of another readiness.
+    pub(crate) flipped: Vec<BackendId>,
+    pub(crate) left: Vec<BackendId>,
+    pub(crate) joined: Vec<BackendId>,
+}
+
+/// What is new of the backends in `written`, if nothing else in it is new. The dummy is there while nobody is ready.
+pub(crate) fn changed(existing: &EndpointSlice, written: &Value) -> Option<Changed> {
     let written = serde_json::from_value::<EndpointSlice>(written.clone()).ok()?;
     let but_backends = |slice: &EndpointSlice| EndpointSlice { endpoints: Vec::new(), ..slice.clone() };
     let (before, after) = (recorded_readiness(existing), recorded_readiness(&written));
-    let same = before.keys().eq(after.keys()) && but_backends(existing) == but_backends(&written);
-    let flipped = after.into_iter().filter(|(id, ready)| before.get(id) != Some(ready)).map(|(id, _)| id);
-    same.then(|| flipped.collect())
+    if but_backends(existing) != but_backends(&written) {
+        return None;
+    }
+    let left = before.keys().filter(|id| !after.contains_key(*id)).cloned().collect();
+    let mut changed = Changed { left, ..Changed::default() };
+    for (id, ready) in after {
+        match before.get(&id) {
+            None => changed.joined.push(id),
+            Some(before) if *before != ready => changed.flipped.push(id),
+            Some(_) => {}
+        }
+    }
+    Some(changed)
 }
 
 /// The write that takes all traffic away.

@@ -11,7 +11,7 @@ use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::{ownership::is_labelled, refusal};
+use crate::{caches::is_trimmed, ownership::is_labelled, refusal};
 
 /// The write that an object needs, if it needs one.
 #[derive(Clone, Debug, PartialEq)]
@@ -118,13 +118,13 @@ pub(crate) async fn carry_out<K: DatapathKind>(
 }
 
 /// The newest version known of an object. The watch tells only of those with our label: one of somebody else's, and one
-/// of ours that lost the label, is read from the server.
+/// of ours that lost the label, is read from the server, and so is one of which the cache does not hold all.
 pub(crate) async fn find<K: DatapathKind>(
     client: &Client,
     cache: &Cache<RawObject<K>>,
     key: &ObjectKey,
 ) -> Result<Option<Arc<RawObject<K>>>, Error> {
-    if let Some(object) = cache.get(key) {
+    if let Some(object) = cache.get(key).filter(|object| !is_trimmed(&**object)) {
         return Ok(Some(object));
     }
     let found = api::<K>(client, key).get_opt(&key.name).await;

@@ -43,6 +43,22 @@ async fn serving_one_backend(cluster: TestCluster) -> Lab {
 }
 
 test_cluster::component_tests! {
+    async fn a_service_that_somebody_fills_keeps_all_that_it_has_when_its_ports_change(cluster: TestCluster) {
+        let lab = Lab::serving(cluster).await;
+        let filling = json!({"metadata": {"annotations": {"example.com/large": "x".repeat(100_000)}}});
+        lab.cluster.harvester.patch::<Service>("team-a/web", filling).await;
+        lab.cluster.settle().await;
+        let moved = json!([{"name": "http", "port": 81, "protocol": "TCP", "backendPort": 8080}]);
+        lab.cluster.harvester.patch::<LoadBalancer>("team-a/web", json!({"spec": {"listeners": moved}})).await;
+        lab.cluster.settle().await;
+        let service = lab.service().await.unwrap();
+        assert_eq!(service.annotations()["example.com/large"].len(), 100_000);
+        assert_eq!(service.spec.unwrap().ports.unwrap()[0].port, 81);
+        lab.writes();
+        lab.cluster.settle().await;
+        assert_eq!(lab.writes(), [""; 0], "nothing is left to write");
+    }
+
     // docs/contract/load-balancer.md#LB-4, #LB-6, #LB-7
     #[each_role]
     async fn a_vm_load_balancer_comes_with_few_writes_and_goes_without_a_trace(cluster: TestCluster) {
@@ -515,6 +531,13 @@ test_cluster::component_tests! {
         lab.until_ready_says(message).await;
         assert_eq!(lab.service().await.unwrap(), theirs);
         assert_eq!(lab.slice().await, None, "no endpoint gets into a stranger's Service");
+        lab.cluster.harvester.forget_requests();
+        for tier in ["db", "api", "db", "api"] {
+            lab.vm("api-1", tier, "192.168.7.11").await;
+            lab.cluster.settle().await;
+        }
+        let reads = work(&lab.cluster).into_iter().filter(|request| request.verb == "get").count();
+        assert_eq!(reads, 0, "each change of a VM has the object looked at");
         lab.cluster.harvester.delete::<Service>("team-a/web").await;
         lab.cluster.advance(A_WHILE * 3).await;
         lab.until_endpoints(&["192.168.7.11+"]).await;

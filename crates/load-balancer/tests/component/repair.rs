@@ -9,7 +9,7 @@ use test_cluster::TestCluster;
 
 use super::fixtures::{
     Controller, address_of, controller, faults, granted, in_step, load_balancer, overwrite_pool_status, pool,
-    record_of, told, vanish,
+    ready_of, record_of, told, vanish,
 };
 
 test_cluster::component_tests! {
@@ -132,6 +132,42 @@ test_cluster::component_tests! {
         assert_eq!(told(&cluster, "ManualReleaseRefused").await, granted(&cluster, 3));
     }
 
+    // the node driver records static addresses under the name of the machine
+    #[each_role]
+    async fn a_load_balancer_that_has_the_name_of_a_machine_takes_no_record_of_it(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        cluster.settle().await;
+        let machine = |name: &str| format!(
+            "{{apiVersion: kubevirt.io/v1, kind: VirtualMachine, metadata: {{name: {name}, namespace: team-a}},
+               spec: {{runStrategy: Always, template: {{spec: {{domain: {{devices: {{}}}}}}}}}}}}");
+        let recorded = json!({"status": {"allocated": {"192.0.2.10": "team-a/demo-1", "192.0.2.11": "team-a/demo-2",
+            "192.0.2.12": "team-a/web"}}});
+        cluster.harvester.patch::<IPPool>("edge", recorded).await;
+        cluster.harvester.apply(&machine("demo-1")).await;
+        cluster.settle().await;
+        for name in ["demo-1", "demo-2", "web"] {
+            load_balancer(&cluster, name, "").await;
+            cluster.settle().await;
+        }
+        assert_eq!(address_of(&cluster, "demo-1").await, "192.0.2.13");
+        let told = ready_of(&cluster, "demo-1").await.message;
+        assert!(told.contains("records 192.0.2.10 for the VirtualMachine of this name"), "{told}");
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.12", "an administrator may write a record back");
+        assert_eq!(address_of(&cluster, "demo-2").await, "192.0.2.11");
+        cluster.harvester.apply(&machine("demo-2")).await;
+        cluster.harvester.patch::<LoadBalancer>("team-a/demo-2", json!({"spec": {"description": "looked at again"}})).await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "demo-2").await, "192.0.2.11", "what an object shows stays");
+        for name in ["demo-1", "demo-2"] {
+            cluster.harvester.delete::<LoadBalancer>(&format!("team-a/{name}")).await;
+        }
+        cluster.settle().await;
+        let held = record_of(&cluster, "edge").await.allocated.into_iter();
+        let held: Vec<_> = held.map(|(address, holder)| format!("{address} {holder}")).collect();
+        assert_eq!(held, ["192.0.2.10 team-a/demo-1", "192.0.2.12 team-a/web"]);
+    }
+
     // docs/contract/load-balancer.md#LB-3
     async fn a_load_balancer_deleted_before_its_finalizer_leaves_nothing(cluster: TestCluster) {
         let _running = controller(&cluster).await;
@@ -180,6 +216,49 @@ test_cluster::component_tests! {
         assert_eq!(record.total - record.available, 1);
         cluster.advance(Duration::from_secs(3600)).await;
         assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 1);
+    }
+
+    #[simulated_only("the patience of the record garbage collector is half a minute")]
+    async fn an_abandoned_record_is_released_beside_one_whose_holder_has_no_name_that_a_server_takes(cluster: TestCluster) {
+        let running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        cluster.settle().await;
+        // those of lower addresses come first
+        let strange = ["vms/a b", "vms/a?b", "../web", "vms/-", "VMS/web"];
+        let entry = |(at, holder): (usize, &&str)| (format!("192.0.2.{}", at + 10), json!(holder));
+        let records: Value = strange.iter().enumerate().map(entry).collect();
+        cluster.harvester.patch::<IPPool>("edge", json!({"status": {"allocated": records}})).await;
+        load_balancer(&cluster, "web", "").await;
+        cluster.settle().await;
+        assert_eq!(record_of(&cluster, "edge").await.allocated.len(), strange.len() + 1);
+        running.stop().await;
+        vanish(&cluster, "team-a/web").await;
+        let _again = Controller::start(&cluster, "two");
+        cluster.advance(Duration::from_secs(40)).await;
+        let held = record_of(&cluster, "edge").await.allocated;
+        assert_eq!(held.into_values().collect::<Vec<_>>(), strange);
+    }
+
+    #[simulated_only("the patience of the record garbage collector is half a minute")]
+    async fn an_abandoned_record_is_released_where_the_server_refuses_to_tell_of_another(cluster: TestCluster) {
+        let running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        for name in ["web", "api"] {
+            load_balancer(&cluster, name, "").await;
+            cluster.settle().await;
+        }
+        running.stop().await;
+        for name in ["web", "api"] {
+            vanish(&cluster, &format!("team-a/{name}")).await;
+        }
+        faults(&cluster, "[{verb: get, resource: loadbalancers, name: web, answer: 403}]").await;
+        let _again = Controller::start(&cluster, "two");
+        cluster.advance(Duration::from_secs(40)).await;
+        let held = record_of(&cluster, "edge").await.allocated;
+        assert_eq!(held.into_values().collect::<Vec<_>>(), ["team-a/web"]);
+        faults(&cluster, "[]").await;
+        cluster.advance(Duration::from_secs(60)).await;
+        assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 0);
     }
 
     #[simulated_only("the patience of the record garbage collector is half a minute")]

@@ -1,9 +1,11 @@
-//! Virtual machines: old finalizers go, and with a removed guest cluster go its load balancers.
+//! Virtual machines: old finalizers go, with a removed guest cluster go its load balancers, and a label that is written on and
+//! off costs little.
 
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
 };
+use std::time::Duration;
 
 use harvester_api::{ConditionStatus, LoadBalancer, VirtualMachine, VirtualMachineInstance};
 use http::{Request, Response};
@@ -13,6 +15,7 @@ use serde_json::json;
 use test_cluster::{TestCluster, User};
 
 use super::fixtures::{Controller, address_of, controller, in_step, load_balancer, pool, ready_of};
+use super::lab::{A_WHILE, Lab};
 
 /// How often the cluster may come to rest before a watch that broke is tried again.
 const RESTS: usize = 80;
@@ -40,6 +43,32 @@ fn without(client: Client, open: Arc<AtomicBool>, refused: fn(&Request<Body>) ->
 }
 
 test_cluster::component_tests! {
+    #[simulated_only("counts writes by the clock")]
+    async fn a_vm_whose_label_is_written_on_and_off_has_few_writes_made_for_it(cluster: TestCluster) {
+        let lab = Lab::serving(cluster).await;
+        lab.vm("api-2", "api", "192.168.7.12").await;
+        lab.until_endpoints(&["192.168.7.11+", "192.168.7.12+"]).await;
+        lab.cluster.advance(A_WHILE).await;
+        lab.writes();
+        lab.vm("api-2", "db", "192.168.7.12").await;
+        lab.cluster.settle().await;
+        assert_eq!(lab.endpoints().await, [("192.168.7.11".to_owned(), true)], "who leaves leaves at once");
+        for _ in 0..20 {
+            for tier in ["api", "db"] {
+                lab.vm("api-2", tier, "192.168.7.12").await;
+                lab.cluster.advance(Duration::from_millis(500)).await;
+            }
+        }
+        let writes = lab.writes();
+        for resource in ["endpointslices", "loadbalancers"] {
+            let count = writes.iter().filter(|write| write.contains(resource)).count();
+            assert!((1..=12).contains(&count), "{count} of {resource} in 20 s");
+        }
+        lab.vm("api-2", "api", "192.168.7.12").await;
+        lab.cluster.advance(A_WHILE).await;
+        assert_eq!(lab.endpoints().await.len(), 2, "it is back");
+    }
+
     // docs/contract/load-balancer.md#VM-2
     async fn old_finalizers_are_taken_off_and_everything_else_stays(cluster: TestCluster) {
         let finalizers = "[wrangler.cattle.io/harvester-lb-vm-controller, other.io/keep]";

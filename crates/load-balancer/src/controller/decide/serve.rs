@@ -15,7 +15,12 @@ use crate::{
     condition::Ready,
     controller::address,
     controller::status::{self, Shown},
-    host_datapath::{self, Served, TOO_MANY_LISTENERS, probes, slice, source_ranges, write::Write},
+    host_datapath::{
+        self, BackendId, Served, TOO_MANY_LISTENERS, probes,
+        slice::{self, Changed},
+        source_ranges,
+        write::Write,
+    },
 };
 
 /// The object's finalizer and address are stored before the network carries anything for it.
@@ -125,12 +130,16 @@ pub(super) fn serve(
 ///
 /// # Errors
 /// The time after which it may go out: one that only repeats what flaps waits, unless nobody has been ready so far, and one
-/// that only says who is ready waits until the rate of its namespace allows it.
+/// that only says who is ready, or who is back, waits until the rate of its namespace allows it. Who leaves waits for nothing.
 fn pace(seen: &Seen, write: Write) -> Result<Step, Duration> {
     let (Some(slice), Write::Replace(json)) = (&seen.slice, &write) else {
         return Ok(Step::WriteSlice(write));
     };
-    let Some(flipped) = slice::flipped(slice, json) else { return Ok(Step::WriteSlice(write)) };
+    let Some(changed) = slice::changed(slice, json) else { return Ok(Step::WriteSlice(write)) };
+    if !changed.left.is_empty() || !changed.joined.is_empty() {
+        return pace_membership(seen, write, changed);
+    }
+    let Changed { flipped, .. } = changed;
     if let Some(later) = seen.slice_readiness_in {
         return Err(later);
     }
@@ -140,6 +149,29 @@ fn pace(seen: &Seen, write: Write) -> Result<Step, Duration> {
         Some(first) if is_anybody_ready && waits.len() == flipped.len() => Err(**first),
         _ => Ok(Step::WriteSliceReadiness { write, flipped }),
     }
+}
+
+/// The same of a write by which backends come or go: a VM that comes back, at whichever address, soon after it left waits.
+fn pace_membership(seen: &Seen, write: Write, changed: Changed) -> Result<Step, Duration> {
+    let Changed { mut flipped, left, joined } = changed;
+    let wait = |of: &BackendId| {
+        let due = seen.backend_due_in.iter().filter(|(id, _)| id.uid == of.uid);
+        due.map(|(_, wait)| *wait).max()
+    };
+    let returns: Vec<_> = joined.iter().filter_map(wait).collect();
+    let Some(first) = returns.iter().min() else { return Ok(Step::WriteSliceWithout { write, left }) };
+    if let Some(later) = seen.slice_readiness_in {
+        return Err(later);
+    }
+    let is_back = |gone: &BackendId| joined.iter().any(|id| id.uid == gone.uid);
+    let waits = returns.len() == joined.len()
+        && left.iter().all(is_back)
+        && flipped.iter().all(|id| seen.backend_due_in.contains_key(id));
+    if waits {
+        return Err(*first);
+    }
+    flipped.extend(left);
+    Ok(Step::WriteSliceReadiness { write, flipped })
 }
 
 fn shown_reason(lb: &LoadBalancer) -> Option<&str> {

@@ -138,3 +138,64 @@ fn readiness_waits_for_its_turn_among_those_of_its_namespace_and_other_writes_of
     more.backends.selected.backends.push(backend("api-2", 12));
     assert_eq!(steps(&more), ["write slice"]);
 }
+
+/// The slice has these backends, ready, and these VMs are selected.
+fn selecting(slice: &[backends::Backend], selected: &[backends::Backend]) -> Seen {
+    let servers: Vec<_> = slice.iter().map(|backend| backend.id.address.to_string()).collect();
+    let mut seen = serving(&json!({"status": {"backendServers": servers}}));
+    if !slice.is_empty() {
+        let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "AddressAllocated"}]}});
+        seen.object = seen.object.map(|lb| patched(&lb, &ready));
+    }
+    let mut json = seen.slice.as_ref().unwrap().json();
+    let endpoint = |backend: &backends::Backend| {
+        json!({"addresses": [backend.id.address.to_string()], "conditions": {"ready": true},
+            "targetRef": {"namespace": "shop", "name": backend.name, "uid": backend.id.uid}})
+    };
+    if !slice.is_empty() {
+        json["endpoints"] = slice.iter().map(endpoint).collect();
+    }
+    seen.slice = Some(Arc::new(RawObject::from_json(json).unwrap()));
+    seen.backends.selected.backends = selected.to_vec();
+    seen
+}
+
+// somebody writes the label of a VM on and off, or its guest agent reports one address and another
+#[test]
+fn a_vm_that_leaves_leaves_at_once_and_one_that_comes_back_soon_after_waits() {
+    let (one, two) = (backend("api-1", 11), backend("api-2", 12));
+    let moved = backends::Backend {
+        id: BackendId { address: [192, 168, 7, 99].into(), ..one.id.clone() },
+        ..one.clone()
+    };
+    let all = [two.clone(), one.clone()];
+    let (without, with) = (&all[..1], &all[..]);
+    assert_eq!(steps(&selecting(with, without)), ["write slice"]);
+    assert_eq!(
+        steps(&written_lately(&one, selecting(with, without))),
+        ["write slice"],
+        "also soon after it came"
+    );
+    assert_eq!(steps(&selecting(without, with)), ["write slice"], "nobody knows it");
+    let back = written_lately(&one, selecting(without, with));
+    assert_eq!((steps(&back), decide(&back).again), (vec![], Some(LATER)));
+    let alone = written_lately(&one, selecting(&[], &all[1..]));
+    assert_eq!((steps(&alone), decide(&alone).again), (vec![], Some(LATER)), "also as the only one");
+    let elsewhere = [two.clone(), moved];
+    assert_eq!(steps(&selecting(with, &elsewhere)), ["write slice"]);
+    let again = written_lately(&one, selecting(with, &elsewhere));
+    assert_eq!((steps(&again), decide(&again).again), (vec![], Some(LATER)), "its address moves to and fro");
+    // another one leaves, or comes, and takes it along
+    assert_eq!(steps(&written_lately(&one, selecting(without, &all[1..]))), ["write slice readiness"]);
+    let new = [all.to_vec(), vec![backend("api-3", 13)]].concat();
+    let taken_along = written_lately(&one, selecting(without, &new));
+    assert_eq!(steps(&taken_along), ["write slice readiness"]);
+    let crowded = Seen { slice_readiness_in: Some(LATER), ..taken_along };
+    assert_eq!(
+        (steps(&crowded), decide(&crowded).again),
+        (vec![], Some(LATER)),
+        "in the turn of its namespace"
+    );
+    let leaving = Seen { slice_readiness_in: Some(LATER), ..selecting(with, without) };
+    assert_eq!(steps(&leaving), ["write slice"], "who leaves waits for no turn");
+}

@@ -1,9 +1,13 @@
 //! Clocks, rights, the webhook, Nodes: what is asked, and what is not.
 
+use std::sync::{Arc, Mutex};
+
+use http::{Method, Request, Response};
+use kube::{Client, client::Body};
 use rstest::rstest;
 use serde_json::json;
 
-use super::{super::*, Verdict, answers, at, change, deny, failed, healthy, list, told};
+use super::{super::*, NOW, Verdict, answers, at, change, deny, failed, healthy, list, told};
 use crate::doctor::facts::Trouble;
 
 #[test]
@@ -120,4 +124,23 @@ fn the_address_of_tunnels_is_compared_with_services_and_with_the_nodes_own(
         change(&mut facts.guest, read::NODES, |all| all["items"][0]["metadata"]["annotations"] = annotations);
     });
     assert_eq!(told, expected);
+}
+
+#[tokio::test]
+async fn load_balancers_are_read_before_services_so_that_one_that_is_made_meanwhile_is_no_leftover() {
+    let asked: Arc<Mutex<Vec<(&str, String)>>> = Arc::default();
+    let client = |side| {
+        let asked = Arc::clone(&asked);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            if request.method() == Method::GET {
+                asked.lock().unwrap().push((side, request.uri().path().to_owned()));
+            }
+            async { Ok::<_, tower::BoxError>(Response::new(Body::from(b"{}".to_vec()))) }
+        });
+        Client::new(service, "default")
+    };
+    read::read_with(&client("guest"), healthy().config, Some(client("Harvester")), at(NOW)).await;
+    let asked = asked.lock().unwrap();
+    let place = |side, path: &str| asked.iter().position(|it| *it == (side, path.to_owned())).unwrap();
+    assert!(place("Harvester", &read::balancers("team-a")) < place("guest", read::SERVICES), "{asked:?}");
 }

@@ -2,12 +2,16 @@
 
 use std::{
     path::PathBuf,
-    sync::{Arc, RwLock},
+    sync::{
+        Arc, Once, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
-use http::{HeaderMap, HeaderValue, Request, header::USER_AGENT};
+use http::{HeaderMap, HeaderValue, Request, StatusCode, header::USER_AGENT};
 use kube::{Client, Config, client::Body};
+use secrecy::ExposeSecret as _;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tower::BoxError;
@@ -58,6 +62,12 @@ pub(crate) struct Current {
     client: Client,
     /// Host and port of the server.
     host: Arc<str>,
+    /// With the token of the source, where `client` has that of a copy, which anybody may have put there who may write
+    /// the Secret.
+    of_source: Option<Client>,
+    /// The server refused the one token, and since then not the other. It refuses good ones too, for a moment.
+    is_by_source: AtomicBool,
+    told: Once,
 }
 
 impl Current {
@@ -65,7 +75,45 @@ impl Current {
         let host = config.cluster_url.authority().map(|it| it.as_str()).unwrap_or_default();
         // what stands before an @ is a secret
         let host = Arc::from(host.rsplit('@').next().unwrap_or_default());
-        Ok(Self { client: raw_client(config, options)?, host })
+        Ok(Self::new(raw_client(config, options)?, host))
+    }
+
+    fn new(client: Client, host: Arc<str>) -> Self {
+        Self { client, host, of_source: None, is_by_source: AtomicBool::new(false), told: Once::new() }
+    }
+
+    /// Of a copy, with its source to fall back to.
+    fn of_cloud_config(config: &CloudConfig, options: &Options) -> Result<Self, Error> {
+        let mut current = Self::of(config.config.clone(), options)?;
+        if let Some(token) = &config.source_token {
+            let source = config.with_token(token.expose_secret());
+            current.of_source = Some(raw_client(source.config, options)?);
+        }
+        Ok(current)
+    }
+
+    /// The client for the next request, and whether it has the source's token in place of the copy's.
+    fn client(&self) -> (Client, bool) {
+        match &self.of_source {
+            Some(client) if self.is_by_source.load(Ordering::Relaxed) => (client.clone(), true),
+            _ => (self.client.clone(), false),
+        }
+    }
+
+    /// The server refused the token of a request: the next ones take the other one.
+    fn refused(&self, by_source: bool) {
+        if self.of_source.is_none() {
+            return;
+        }
+        let (host, order) = (&self.host, Ordering::Relaxed);
+        let turned = self.is_by_source.compare_exchange(by_source, !by_source, order, order);
+        if turned.is_ok() && !by_source {
+            self.told.call_once(|| {
+                tracing::warn!(
+                    "{host} refuses the rotated token (401): that of the cloud-config itself is tried in its place"
+                );
+            });
+        }
     }
 }
 
@@ -74,7 +122,7 @@ impl Current {
 pub struct Connection {
     client: Client,
     namespace: String,
-    current: Arc<RwLock<Current>>,
+    current: Arc<RwLock<Arc<Current>>>,
     options: Options,
     followed: Arc<watch::Sender<Followed>>,
 }
@@ -84,8 +132,8 @@ impl Connection {
     /// process.
     pub fn limiting(client: Client, options: &Options) -> Client {
         let namespace = client.default_namespace().to_owned();
-        let current = Current { client, host: Arc::from("in-process") };
-        front(Arc::new(RwLock::new(current)), options, &namespace)
+        let current = Current::new(client, Arc::from("in-process"));
+        front(Arc::new(RwLock::new(Arc::new(current))), options, &namespace)
     }
 
     /// Builds the client. Nothing is sent yet. Must be called inside a tokio runtime.
@@ -100,7 +148,7 @@ impl Connection {
                 config.server()
             );
         }
-        let current = Arc::new(RwLock::new(Current::of(config.config.clone(), options)?));
+        let current = Arc::new(RwLock::new(Arc::new(Current::of_cloud_config(config, options)?)));
         let client = front(Arc::clone(&current), options, &config.namespace);
         let followed = Arc::new(watch::Sender::new(Followed { config: config.clone(), fault: None }));
         Ok(Self { client, namespace: config.namespace.clone(), current, options: options.clone(), followed })
@@ -122,8 +170,8 @@ impl Connection {
     /// # Errors
     /// As [`Connection::open`]; then nothing has changed.
     pub fn replace(&self, config: &CloudConfig) -> Result<bool, Error> {
-        let fresh = Current::of(config.config.clone(), &self.options)?;
-        *self.current.write().expect("no panic while swapping") = fresh;
+        let fresh = Current::of_cloud_config(config, &self.options)?;
+        *self.current.write().expect("no panic while swapping") = Arc::new(fresh);
         Ok(config.namespace != self.namespace)
     }
 
@@ -207,7 +255,7 @@ pub(crate) fn raw_client(mut config: Config, options: &Options) -> Result<Client
 }
 
 /// The client that callers hold: within the budget, with a time limit, through whatever is current.
-pub(crate) fn front(current: Arc<RwLock<Current>>, options: &Options, namespace: &str) -> Client {
+pub(crate) fn front(current: Arc<RwLock<Arc<Current>>>, options: &Options, namespace: &str) -> Client {
     let budget = Arc::new(Budget::new(options.limit, Instant::now()));
     let observer = options.observer.clone();
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -219,19 +267,20 @@ pub(crate) fn front(current: Arc<RwLock<Current>>, options: &Options, namespace:
             if !wait.is_zero() {
                 tokio::time::sleep(wait).await;
             }
-            let (client, host) = {
-                let current = current.read().expect("no panic while swapping");
-                (current.client.clone(), Arc::clone(&current.host))
-            };
+            let current = Arc::clone(&current.read().expect("no panic while swapping"));
+            let (client, by_source) = current.client();
             let sent = Instant::now();
             let tell = |code: Option<u16>, headers: Option<&HeaderMap>| {
-                let (took, host) = (sent.elapsed(), &*host);
+                let (took, host) = (sent.elapsed(), &*current.host);
                 observer.tell(&Answered { method: &method, host, code, headers, took, queued: wait });
             };
             let mut heard = false;
             let answer = async {
                 let answer = client.send(request).await?;
                 heard = true;
+                if answer.status() == StatusCode::UNAUTHORIZED {
+                    current.refused(by_source);
+                }
                 tell(Some(answer.status().as_u16()), Some(answer.headers()));
                 retry_after::told(answer).await
             };
@@ -259,6 +308,27 @@ mod tests {
                contexts: [{{name: a, context: {{cluster: a, namespace: {namespace}}}}}]}}"
         );
         CloudConfig::parse(&text, "file", &Environment::default()).unwrap()
+    }
+
+    // a server that has just started may refuse a good token
+    #[tokio::test]
+    async fn a_token_that_is_refused_gives_way_to_the_other_one_and_back() {
+        let copy = CloudConfig {
+            source_token: Some("source".into()),
+            ..config("https://h", "a").with_token("copy")
+        };
+        let current = Current::of_cloud_config(&copy, &Options::named("part/1")).unwrap();
+        let by_source = || current.client().1;
+        assert!(!by_source());
+        current.refused(false);
+        assert!(by_source());
+        current.refused(false);
+        assert!(by_source(), "another request that was under way with the copy's");
+        current.refused(true);
+        assert!(!by_source());
+        let alone = Current::of_cloud_config(&config("https://h", "a"), &Options::named("part/1")).unwrap();
+        alone.refused(false);
+        assert!(!alone.client().1);
     }
 
     #[tokio::test]

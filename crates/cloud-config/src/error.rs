@@ -26,6 +26,10 @@ pub enum Error {
     /// A value of the chosen context is of no use: `what` is the field, `reason` why.
     #[error("kubeconfig {file}, context {context:?}: {what}: {reason}")]
     Field { file: String, context: String, what: &'static str, reason: String },
+    #[error(
+        "kubeconfig {file}, context {context:?}: {what} is not taken from it: put token, certificates and keys themselves into it"
+    )]
+    Outside { file: String, context: String, what: String },
     #[error("no access to the local cluster: {reason}; give --kubeconfig, set KUBECONFIG, or run in a pod")]
     NoLocal { reason: String },
     #[error("{what} {value:?}: {reason}")]

@@ -15,6 +15,7 @@ use secrecy::{ExposeSecret, SecretString};
 use crate::{
     error::{Error, one_line},
     fingerprint::Fingerprint,
+    outside::{self, Outside},
     proxy::{self, Environment},
 };
 
@@ -88,13 +89,13 @@ pub struct CloudConfig {
     pub(crate) seen: Fingerprint,
     /// The text of the source; empty where there was none.
     pub(crate) source: SecretString,
-    /// It is a copy of the source, with a newer token.
-    pub(crate) is_copy: bool,
+    /// The token of the source, where this is a copy with a newer one.
+    pub(crate) source_token: Option<SecretString>,
 }
 
 impl CloudConfig {
-    /// Reads `file`. References to other files in it are relative to the working directory, as they were for the Go
-    /// program, which parsed the content without knowing the file's place.
+    /// Reads `file`. It may name certificates and keys in other files, relative to the working directory, as for the Go
+    /// program, which parsed the content without knowing the file's place. Programs are not run.
     ///
     /// # Errors
     /// One line that names the file, the context and what is wrong.
@@ -103,19 +104,37 @@ impl CloudConfig {
         let seen = Fingerprint::of([file]);
         let content =
             fs::read_to_string(file).map_err(|source| Error::Read { file: file.to_owned(), source })?;
-        let mut config = Self::parse(&content, &file.display().to_string(), &Environment::of_process())?;
+        let (name, environment) = (file.display().to_string(), Environment::of_process());
+        let mut config = Self::of_text(&content, &name, &environment, Outside::Certificates)?;
         config.seen = seen.and(Fingerprint::of(config.references.iter().map(|it| &**it)));
         Ok(config)
     }
 
-    /// Judges the content of a kubeconfig; `file` is only its name in messages.
+    /// Judges the content of a kubeconfig of anybody; `file` is only its name in messages. It names no other file.
     ///
     /// # Errors
     /// As [`CloudConfig::read`].
     pub fn parse(content: &str, file: &str, environment: &Environment) -> Result<Self, Error> {
+        Self::of_text(content, file, environment, Outside::Nothing)
+    }
+
+    /// The kubeconfig of the person who runs this: it may run programs and read files, as with kubectl.
+    ///
+    /// # Errors
+    /// As [`CloudConfig::read`].
+    pub fn of_person(kubeconfig: Kubeconfig, file: &str, environment: &Environment) -> Result<Self, Error> {
+        Self::from_kubeconfig(kubeconfig, file, None, environment, Outside::Everything)
+    }
+
+    fn of_text(
+        content: &str,
+        file: &str,
+        environment: &Environment,
+        allowed: Outside,
+    ) -> Result<Self, Error> {
         let kubeconfig = Kubeconfig::from_yaml(content)
             .map_err(|error| Error::Parse { file: file.to_owned(), reason: one_line(&error) })?;
-        let config = Self::from_kubeconfig(kubeconfig, file, None, environment)?;
+        let config = Self::from_kubeconfig(kubeconfig, file, None, environment, allowed)?;
         Ok(Self { source: SecretString::from(content), ..config })
     }
 
@@ -125,6 +144,7 @@ impl CloudConfig {
         file: &str,
         server: Option<&str>,
         environment: &Environment,
+        allowed: Outside,
     ) -> Result<Self, Error> {
         let file = file.to_owned();
         let Some(context) = kubeconfig.current_context.filter(|name| !name.is_empty()) else {
@@ -142,12 +162,12 @@ impl CloudConfig {
         // client-go takes a missing user for an anonymous one
         let user = kubeconfig.auth_infos.into_iter().find(|named| Some(&named.name) == chosen.user.as_ref());
         let user = user.and_then(|named| named.auth_info).unwrap_or_default();
-
-        references.extend([
-            user.client_certificate.clone(),
-            user.client_key.clone(),
-            user.token_file.clone(),
-        ]);
+        // before anything follows a reference
+        let refused = outside::refused(&cluster, &user, allowed);
+        if !refused.is_empty() {
+            return Err(Error::Outside { file, context, what: refused.join(", ") });
+        }
+        references.extend([user.client_certificate.clone(), user.client_key.clone()]);
         let references = references.into_iter().flatten().filter(|path| !path.is_empty());
         let references = references.map(PathBuf::from).collect();
         let namespace =
@@ -157,7 +177,7 @@ impl CloudConfig {
         })?;
         config.default_namespace.clone_from(&namespace);
         let (seen, source) = (Fingerprint::default(), SecretString::default());
-        Ok(Self { file, context, namespace, config, references, seen, source, is_copy: false })
+        Ok(Self { file, context, namespace, config, references, seen, source, source_token: None })
     }
 
     /// The text that somebody gave, from which a copy with a newer token is made. It holds the credential.
@@ -170,9 +190,16 @@ impl CloudConfig {
         self.config.auth_info.token.as_ref().map(ExposeSecret::expose_secret)
     }
 
+    /// The same with another token, and with nothing else that differs.
+    pub fn with_token(&self, token: &str) -> Self {
+        let mut other = self.clone();
+        other.config.auth_info.token = Some(SecretString::from(token));
+        other
+    }
+
     /// Whether it is a copy of its source, with a newer token.
     pub fn is_copy(&self) -> bool {
-        self.is_copy
+        self.source_token.is_some()
     }
 
     /// Whether `insecure-skip-tls-verify` is set, so that whoever answers counts as the server.
@@ -355,6 +382,48 @@ contexts: [{name: default, context: {cluster: default, user: default, namespace:
         assert!(error.contains("/etc/kubernetes/cloud-config"), "{error}");
         assert!(error.contains(part), "{error}");
         assert_eq!(error.lines().count(), 1, "{error}");
+    }
+
+    const EXEC: &str = "exec: {command: rm, apiVersion: client.authentication.k8s.io/v1}";
+    const PROVIDER: &str = "auth-provider: {name: gcp, config: {cmd-path: /bin/rm}}";
+
+    // who may write a file or a Secret with a cloud-config has no program run by who reads it
+    #[rstest]
+    #[case::program("token: secret", EXEC, "exec is not taken", true)]
+    #[case::provider("token: secret", PROVIDER, "auth-provider is not taken", true)]
+    #[case::token("token: secret", "tokenFile: /etc/shadow", "tokenFile is not taken", true)]
+    #[case::certificate(
+        "token: secret",
+        "client-certificate: /a, client-key: /b",
+        "client-certificate, client-key is not taken",
+        false
+    )]
+    #[case::authority(
+        "server: ",
+        "certificate-authority: /etc/shadow, server: ",
+        "certificate-authority is not taken",
+        false
+    )]
+    fn a_cloud_config_runs_no_program_and_sends_no_file_away_and_a_text_names_no_file(
+        #[case] old: &str,
+        #[case] new: &str,
+        #[case] part: &str,
+        #[case] in_files_too: bool,
+    ) {
+        let text = GOOD.replace(old, new);
+        let error = parse(&text).unwrap_err();
+        assert!(error.contains(part) && error.lines().count() == 1, "{error}");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(&file, &text).unwrap();
+        let read = CloudConfig::read(file.path()).map(|_| ()).map_err(|error| error.to_string());
+        assert_eq!(read.is_err_and(|error| error.contains("is not taken")), in_files_too);
+        let own =
+            CloudConfig::of_person(Kubeconfig::from_yaml(&text).unwrap(), "own", &Environment::default());
+        let own = own.map(|_| ()).map_err(|error| error.to_string());
+        assert!(
+            !own.is_err_and(|error| error.contains("is not taken")),
+            "a person's own is as kubectl has it"
+        );
     }
 
     #[test]

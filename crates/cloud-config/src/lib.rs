@@ -10,6 +10,7 @@ mod file;
 mod fingerprint;
 mod limit;
 mod local;
+mod outside;
 pub mod places;
 pub mod proxy;
 mod retry_after;

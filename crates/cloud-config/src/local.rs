@@ -14,6 +14,7 @@ use crate::{
     CloudConfig, Options,
     connection::{Current, front},
     error::{Error, one_line},
+    outside::Outside,
     proxy::{self, Environment},
 };
 
@@ -42,7 +43,7 @@ pub fn local(local: &Local, options: &Options) -> Result<Client, Error> {
         },
     };
     let namespace = config.default_namespace.clone();
-    let current = Arc::new(RwLock::new(Current::of(config, options)?));
+    let current = Arc::new(RwLock::new(Arc::new(Current::of(config, options)?)));
     Ok(front(current, options, &namespace))
 }
 
@@ -51,14 +52,14 @@ fn from_file(path: &Path, master: Option<&str>, environment: &Environment) -> Re
     std::fs::metadata(path).map_err(|source| Error::Read { file: path.to_owned(), source })?;
     let read = Kubeconfig::read_from(path)
         .map_err(|error| Error::Parse { file: name.clone(), reason: one_line(&error) })?;
-    Ok(CloudConfig::from_kubeconfig(read, &name, master, environment)?.config)
+    Ok(CloudConfig::from_kubeconfig(read, &name, master, environment, Outside::Everything)?.config)
 }
 
 fn from_variable(files: &str, master: Option<&str>, environment: &Environment) -> Result<Config, Error> {
     let fault = |reason| Error::Parse { file: files.to_owned(), reason };
     let read = Kubeconfig::from_env().map_err(|error| fault(one_line(&error)))?;
     let read = read.ok_or_else(|| fault("KUBECONFIG names no file".to_owned()))?;
-    Ok(CloudConfig::from_kubeconfig(read, files, master, environment)?.config)
+    Ok(CloudConfig::from_kubeconfig(read, files, master, environment, Outside::Everything)?.config)
 }
 
 fn in_pod(master: Option<&str>, environment: &Environment) -> Result<Config, Error> {

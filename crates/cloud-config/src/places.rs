@@ -2,18 +2,21 @@
 //!
 //! ```text
 //! source: file, or mounted Secret ────────────────────────────► counts, unless …
-//! copy: mounted Secret; its first line has the source's digest ─► … it is of this very source
+//! copy: mounted Secret; its first line has the source's digest ─► … it is this very source with another token of its account
 //! ```
-//! The digest is in the copy, so that both change at once: two files of a mounted Secret can be read around a swap.
+//! The digest is in the copy, so that both change at once: two files of a mounted Secret can be read around a swap. Whoever
+//! may write the copy gives a token, and neither another server nor anything else.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
+use kube::config::Kubeconfig;
+use secrecy::{ExposeSecret as _, SecretString};
 use sha2::{Digest as _, Sha256};
 
-use crate::{CloudConfig, Error, file::find, fingerprint::Fingerprint, proxy::Environment};
+use crate::{CloudConfig, Error, expiry::claims, file::find, fingerprint::Fingerprint};
 
 /// Key of the copy in its Secret, and its name in the folder in which that is mounted.
 pub const COPY_KEY: &str = "cloud-config";
@@ -31,9 +34,32 @@ pub fn copy(source: &str, text: &str) -> String {
     format!("{}\n{text}", stamp(source))
 }
 
-/// Whether the copy was made from this source as it is.
+/// Whether the copy is this source as it is, with another token of the same account.
 pub fn is_copy_of(copy: &str, source: &str) -> bool {
-    copy.lines().next() == Some(stamp(source).as_str())
+    token_of_copy(copy, source).is_some()
+}
+
+/// The token of the copy, if the copy is this source as it is with another token of the same account. The copy is not
+/// parsed: anybody may have written it.
+pub fn token_of_copy<'a>(copy: &'a str, source: &str) -> Option<&'a str> {
+    let text = copy.strip_prefix(&stamp(source))?.strip_prefix('\n')?;
+    let old = token_of(source, None)?;
+    let (head, _) = source.split_once(&old)?;
+    let rest = text.strip_prefix(head)?;
+    let is_of_token = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    let new = rest.split(|letter| !is_of_token(letter)).next()?;
+    let is_newer = claims(new)?["sub"] == claims(&old)?["sub"];
+    (is_newer && text == source.replace(&old, new)).then_some(new)
+}
+
+/// The token of the context's user in a kubeconfig; without `context` of the current one.
+pub fn token_of(text: &str, context: Option<&str>) -> Option<String> {
+    let kubeconfig = Kubeconfig::from_yaml(text).ok()?;
+    let wanted = context.map(str::to_owned).or(kubeconfig.current_context)?;
+    let context = kubeconfig.contexts.into_iter().find(|named| named.name == wanted)?.context?;
+    let user = kubeconfig.auth_infos.into_iter().find(|named| Some(&named.name) == context.user.as_ref())?;
+    let token = user.auth_info?.token?.expose_secret().to_owned();
+    (!token.is_empty()).then_some(token)
 }
 
 /// Where a kubeconfig is looked for.
@@ -65,8 +91,7 @@ impl Places {
         let seen = Fingerprint::of(self.copy().as_deref());
         let mut config = CloudConfig::read(file)?;
         if let Some(copy) = self.copy_of(&config) {
-            // it names the same files
-            config = CloudConfig { seen: config.seen, source: config.source, is_copy: true, ..copy };
+            config = copy;
         }
         config.seen = config.seen.and(seen);
         Ok(config)
@@ -80,22 +105,18 @@ impl Places {
     fn copy_of(&self, source: &CloudConfig) -> Option<CloudConfig> {
         let file = self.copy()?;
         let text = fs::read_to_string(&file).ok()?;
-        if !is_copy_of(&text, source.source()) {
-            return None;
-        }
         let name = file.display().to_string();
-        match CloudConfig::parse(&text, &name, &Environment::of_process()) {
-            Ok(copy) if copy.namespace == source.namespace => Some(copy),
-            Ok(copy) => {
-                let (of_copy, of_source) = (&copy.namespace, &source.namespace);
-                tracing::warn!("{name} is of namespace {of_copy} instead of {of_source}: its source is used");
-                None
+        let Some(token) = token_of_copy(&text, source.source()) else {
+            // one of a former source is usual
+            if text.starts_with(&stamp(source.source())) {
+                tracing::warn!(
+                    "{name} is more than its source with another token of the account: the source is used"
+                );
             }
-            Err(error) => {
-                tracing::warn!("{error}: its source is used");
-                None
-            }
-        }
+            return None;
+        };
+        let source_token = source.token().map(SecretString::from);
+        Some(CloudConfig { file: name, source_token, ..source.with_token(token) })
     }
 }
 

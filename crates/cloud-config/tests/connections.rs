@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use cloud_config::{CloudConfig, Connection, Options, proxy::Environment};
+use cloud_config::{CloudConfig, Connection, Options, Places, places, proxy::Environment};
 use sim_apiserver::ApiServer;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -34,6 +34,32 @@ async fn a_server_is_known_by_its_authority_and_knows_us_by_our_token() {
     client.list_core_api_versions().await.expect("the administrator's token is taken");
     let stranger = kubeconfig.replace("certificate-authority-data:", "ignored:");
     assert!(open(&stranger).client().apiserver_version().await.is_err(), "its authority is not the system's");
+}
+
+// docs/credentials.md: a token that nobody gave out must not keep the parts from Harvester
+#[tokio::test]
+async fn a_copy_whose_token_the_server_refuses_gives_way_to_its_source() {
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let [good, forged] = ["c2ln", "Zm9yZ2Vk"].map(|signature| format!("e30.eyJzdWIiOiJhIn0.{signature}"));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, server) =
+        (listener.local_addr().unwrap(), ApiServer::builder().token(&good, "admin").build());
+    let source = server.kubeconfig("admin", address).replace(&server.token(&"admin".into()), &good);
+    tokio::spawn(async move { server.serve(listener).await });
+    let folder = tempfile::tempdir().unwrap();
+    let given = folder.path().join("source");
+    std::fs::write(&given, &source).unwrap();
+    std::fs::write(
+        folder.path().join(places::COPY_KEY),
+        places::copy(&source, &source.replace(&good, &forged)),
+    )
+    .unwrap();
+    let config = Places { given: Some(given), rotated: Some(folder.path().to_owned()) }.read().unwrap();
+    assert!(config.is_copy() && config.token() == Some(&*forged));
+    let client = Connection::open(&config, &Options::named("part/1")).unwrap().client();
+    let refused = client.list_core_api_versions().await.unwrap_err();
+    assert!(matches!(refused, kube::Error::Api(status) if status.code == 401));
+    client.list_core_api_versions().await.expect("the token of the cloud-config itself is taken");
 }
 
 /// A proxy: it keeps the requests that it got, and opens a tunnel.

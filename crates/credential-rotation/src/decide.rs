@@ -25,7 +25,8 @@ pub enum Decision {
     Ask(Ask),
 }
 
-/// Decides by the source, the copy with a newer token where there is one, and the time of the server that gives tokens.
+/// Decides by the source, the copy with a newer token where there is one that Harvester takes, and the time of the server that
+/// gives tokens.
 pub fn decide(source: &str, copy: Option<&str>, now: Timestamp) -> Decision {
     let claims = |text: &str| Claims::of(&token::of_kubeconfig(text, None)?);
     let Some(of_source) = claims(source).filter(Claims::is_made_to_rotate) else { return Decision::Nothing };
@@ -34,7 +35,8 @@ pub fn decide(source: &str, copy: Option<&str>, now: Timestamp) -> Decision {
             && (&copy.namespace, &copy.account) == (&of_source.namespace, &of_source.account)
     };
     let of_copy = copy.filter(|copy| is_copy_of(copy, source)).and_then(claims).filter(is_same);
-    let newest = of_copy.as_ref().filter(|copy| copy.ends > of_source.ends).unwrap_or(&of_source);
+    // the newest is the one in use, also where the server gave it a shorter life than what is left of the source's
+    let newest = of_copy.as_ref().filter(|copy| copy.issued > of_source.issued).unwrap_or(&of_source);
     let (Some((life, _)), Some((_, due)), Some(ends)) = (of_source.life(), newest.life(), newest.ends) else {
         return Decision::Nothing;
     };
@@ -84,6 +86,9 @@ mod tests {
     #[case::the_copy_is_newer(Some(demo(700, 1600)), 1299, Decision::DueAt(at(1300)))]
     #[case::the_copy_is_due(Some(demo(700, 1600)), 1300, ask(1600))]
     #[case::the_server_gave_less(Some(demo(700, 1000 + 60)), 940, ask(1060))]
+    // else each look at the Secret that the leader itself has written would ask for another
+    #[case::the_copy_ends_before_the_source(Some(demo(700, 910)), 710, Decision::DueAt(at(840)))]
+    #[case::the_copy_ends_before_the_source_and_is_due(Some(demo(700, 910)), 840, ask(910))]
     #[case::the_copy_is_older(Some(demo(1, 10)), 699, Decision::DueAt(at(700)))]
     #[case::the_copy_is_anothers(Some(kubeconfig("other", 700, 9000, "other-credentials")), 700, ask(1000))]
     #[case::nonsense(Some("{".to_owned()), 699, Decision::DueAt(at(700)))]

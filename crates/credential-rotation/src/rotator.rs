@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use cloud_config::{CloudConfig, Connection, Followed, Options, places, proxy::Environment};
+use cloud_config::{CloudConfig, Connection, Followed, Options, places};
 use controller_kit::{PendingEvent, error_message};
 use http::{Method, Request, header::DATE};
 use jiff::{Timestamp, fmt::rfc2822::DateTimeParser};
@@ -134,8 +134,8 @@ impl Rotation {
     pub async fn run(mut self, clusters: Clusters) {
         let (mut retry, mut told) = (FIRST_RETRY, None);
         loop {
-            let source = self.followed.borrow_and_update().config.source().to_owned();
-            let wait = match self.look(&clusters, &source).await {
+            let config = self.followed.borrow_and_update().config.clone();
+            let wait = match self.look(&clusters, &config).await {
                 Ok(looked) => {
                     (retry, told) = (FIRST_RETRY, None);
                     match looked {
@@ -161,19 +161,20 @@ impl Rotation {
         }
     }
 
-    async fn look(&self, clusters: &Clusters, source: &str) -> Result<Looked, Failure> {
+    async fn look(&self, clusters: &Clusters, config: &CloudConfig) -> Result<Looked, Failure> {
+        let source = config.source();
         // nothing is asked of either cluster for a credential that is not ours to renew
         if decide(source, None, self.clock.now()) == Decision::Nothing {
             return Ok(Looked::Idle);
         }
-        let (ask, mut secret) = match self.decide_by_secret(clusters, source).await? {
+        let (ask, mut secret) = match self.decide_by_secret(clusters, config).await? {
             (Decision::Nothing, ..) => return Ok(Looked::Idle),
             (Decision::DueAt(due), _, now) => return Ok(Looked::Wait(until(due, now))),
             (Decision::Ask(ask), secret, _) => (ask, secret),
         };
-        let (fresh, claims) = self.ask(clusters, source, &ask).await?;
+        let (fresh, claims) = self.ask(clusters, config, &ask).await?;
         let data = secret.data.get_or_insert_default();
-        data.insert(places::COPY_KEY.to_owned(), ByteString(places::copy(source, &fresh).into_bytes()));
+        data.insert(places::COPY_KEY.to_owned(), ByteString(fresh.into_bytes()));
         let SecretName { namespace, name } = &self.secret;
         let secrets: Api<Secret> = Api::namespaced(clusters.guest.clone(), namespace);
         // of the version that was read: a token of another leader, or what a person put there, stays
@@ -202,7 +203,7 @@ impl Rotation {
     async fn decide_by_secret(
         &self,
         clusters: &Clusters,
-        source: &str,
+        config: &CloudConfig,
     ) -> Result<(Decision, Secret, Timestamp), Failure> {
         let SecretName { namespace, name } = &self.secret;
         let secrets: Api<Secret> = Api::namespaced(clusters.guest.clone(), namespace);
@@ -210,7 +211,19 @@ impl Rotation {
         let copy = secret.data.as_ref().and_then(|data| data.get(places::COPY_KEY));
         let copy = copy.and_then(|bytes| std::str::from_utf8(&bytes.0).ok());
         let now = self.time_at(&clusters.harvester).await;
-        Ok((decide(source, copy, now), secret, now))
+        let copy = match copy {
+            Some(copy) if self.is_refused(config, copy).await => None,
+            copy => copy,
+        };
+        Ok((decide(config.source(), copy, now), secret, now))
+    }
+
+    /// Whether Harvester refuses the token of the copy. What a token says of its own end nobody has signed who may write the
+    /// Secret, and one that were believed would never be due.
+    async fn is_refused(&self, config: &CloudConfig, copy: &str) -> bool {
+        let Some(token) = places::token_of_copy(copy, config.source()) else { return false };
+        let Ok(client) = (self.connect)(&config.with_token(token)) else { return true };
+        matches!(client.apiserver_version().await, Err(kube::Error::Api(status)) if status.code == 401)
     }
 
     /// The time of the server that gives tokens, where it says it: the clock here may be minutes off.
@@ -222,9 +235,15 @@ impl Rotation {
         date.unwrap_or_else(|| self.clock.now())
     }
 
-    /// The kubeconfig with a new token, which was tried.
-    async fn ask(&self, clusters: &Clusters, source: &str, ask: &Ask) -> Result<(String, Claims), Failure> {
+    /// The copy with a new token, which was tried.
+    async fn ask(
+        &self,
+        clusters: &Clusters,
+        config: &CloudConfig,
+        ask: &Ask,
+    ) -> Result<(String, Claims), Failure> {
         let Ask { namespace, account, life, ends } = ask;
+        let source = config.source();
         let old =
             token::of_kubeconfig(source, None).ok_or_else(|| "the cloud-config has no token".to_owned())?;
         // YAML may hold a text otherwise than it is, folded over lines or escaped; then no token is asked for
@@ -258,12 +277,14 @@ impl Rotation {
         let claims = Claims::of(new).filter(|claims| claims.life().is_some());
         let claims = claims
             .ok_or_else(|| "Harvester answers with a token that does not say when it ends".to_owned())?;
-        let fresh = source.replace(&old, new);
-        let config = CloudConfig::parse(&fresh, "with the new token", &Environment::of_process());
-        let client = config.map_err(|error| error.to_string()).and_then(|config| (self.connect)(&config))?;
+        let copy = places::copy(source, &source.replace(&old, new));
+        if places::token_of_copy(&copy, source) != Some(new) {
+            return Err(format!("Harvester answers with what is no token of {namespace}/{account}").into());
+        }
+        let client = (self.connect)(&config.with_token(new))?;
         let tried = client.apiserver_version().await;
         tried.map_err(|error| Failure::of("Harvester does not take the new token", &error))?;
-        Ok((fresh, claims))
+        Ok((copy, claims))
     }
 
     fn secret_fault(&self, verb: &str, error: &kube::Error) -> Failure {

@@ -1,9 +1,8 @@
 //! A token of a service account, as a kubeconfig holds it: what it says of itself, and the question for a newer one.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+pub use cloud_config::places::token_of as of_kubeconfig;
 use jiff::{SignedDuration, Timestamp};
-use kube::config::Kubeconfig;
-use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 
 /// What a token of a service account says of itself.
@@ -46,16 +45,6 @@ impl Claims {
     pub fn is_made_to_rotate(&self) -> bool {
         self.ends.is_some() && self.bound_to.as_deref() == Some(anchor_name(&self.account).as_str())
     }
-}
-
-/// The token of the context's user in a kubeconfig.
-pub fn of_kubeconfig(text: &str, context: Option<&str>) -> Option<String> {
-    let kubeconfig = Kubeconfig::from_yaml(text).ok()?;
-    let wanted = context.map(str::to_owned).or(kubeconfig.current_context)?;
-    let context = kubeconfig.contexts.into_iter().find(|named| named.name == wanted)?.context?;
-    let user = kubeconfig.auth_infos.into_iter().find(|named| Some(&named.name) == context.user.as_ref())?;
-    let token = user.auth_info?.token?.expose_secret().to_owned();
-    (!token.is_empty()).then_some(token)
 }
 
 /// Name of the Secret that tokens which end are bound to: its deletion revokes all of them.

@@ -134,6 +134,18 @@ test_cluster::component_tests! {
         running.abort();
     }
 
+    /// Whoever may write the Secret makes a token that says what he likes, and no signature.
+    async fn a_token_that_harvester_refuses_is_renewed_whatever_it_says_of_its_end(cluster: TestCluster) {
+        let bed = Bed::new(&cluster, 600).await;
+        let forged = bed.forged();
+        bed::put(&cluster.guest.client(User::Driver), Some(&bed.copy_with(&forged))).await;
+        assert_eq!(bed.token_of_copy().await, Some(forged.clone()));
+        let running = bed.start(DUE);
+        bed.until("it is renewed", async || bed.token_of_copy().await != Some(forged.clone())).await;
+        assert!(bed.is_good(&bed.token_of_copy().await.unwrap()).await);
+        running.abort();
+    }
+
     /// A person gives another token: nobody overwrites the choice, and nothing is due.
     async fn a_source_that_a_person_changes_is_not_renewed_before_it_is_due_itself(cluster: TestCluster) {
         let mut bed = Bed::new(&cluster, 600).await;
@@ -171,6 +183,8 @@ test_cluster::component_tests! {
         let running = bed.start_between(bed.guest(), bed::stingy(at_time(server, clock, SignedDuration::ZERO)), clock);
         cluster.advance(Duration::from_secs(2_010)).await;
         let first = bed.token_of_copy().await.expect("two thirds of 3000 s are over");
+        // kubelet brings what the leader wrote itself: it ends before the source's token, and is not due
+        bed.wake();
         cluster.advance(Duration::from_secs(380)).await;
         assert_eq!(bed.token_of_copy().await, Some(first.clone()));
         cluster.advance(Duration::from_secs(40)).await;

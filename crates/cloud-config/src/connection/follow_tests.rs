@@ -143,21 +143,26 @@ async fn a_bad_kubeconfig_changes_nothing_and_is_named_until_it_is_good() {
     stop.cancel();
 }
 
+fn certificate(name: &str) -> String {
+    // text before the first certificate is a comment
+    format!("{name}\n{}", sim_apiserver::ApiServer::builder().build().ca_pem())
+}
+
 // a certificate authority may be renewed beside the kubeconfig
 #[tokio::test(start_paused = true)]
 async fn a_file_that_the_kubeconfig_refers_to_is_followed_too() {
     let folder = tempfile::tempdir().unwrap();
-    let (given, token) = (in_place(folder.path()), folder.path().join("token"));
-    let text = kubeconfig("https://old").replace("token: abc", &format!("tokenFile: '{}'", token.display()));
-    fs::write(&given, text).unwrap();
-    fs::write(&token, "one").unwrap();
+    let (given, authority) = (in_place(folder.path()), folder.path().join("ca.crt"));
+    let cluster = format!("{{certificate-authority: '{}', server:", authority.display());
+    fs::write(&given, kubeconfig("https://old").replace("{server:", &cluster)).unwrap();
+    fs::write(&authority, certificate("one")).unwrap();
     let connection =
         Connection::open(&CloudConfig::read(&given).unwrap(), &Options::named("part/1")).unwrap();
     let (followed, stop) = (connection.followed(), CancellationToken::new());
     tokio::spawn(connection.follow(Some(given), stop.clone()));
     sleep(Duration::from_secs(60)).await;
     assert!(!followed.has_changed().unwrap());
-    fs::write(&token, "another").unwrap();
+    fs::write(&authority, certificate("another")).unwrap();
     sleep(Duration::from_secs(5)).await;
     assert!(followed.has_changed().unwrap());
     stop.cancel();

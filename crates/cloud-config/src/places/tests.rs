@@ -1,15 +1,24 @@
 use std::{fs, os::unix::fs::symlink, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use rstest::rstest;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::{Connection, Options, expiry::Expiry};
 
+fn token(account: &str, end: i64) -> String {
+    let claims = format!("{{\"sub\":\"system:serviceaccount:vms:{account}\",\"exp\":{end}}}");
+    format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims))
+}
+
 /// A kubeconfig whose token ends then.
 fn kubeconfig(end: i64) -> String {
-    let token = format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(format!("{{\"exp\":{end}}}")));
+    with_token(&token("demo", end))
+}
+
+fn with_token(token: &str) -> String {
     format!(
         "{{current-context: a, clusters: [{{name: a, cluster: {{server: 'https://h'}}}}],
            users: [{{name: a, user: {{token: {token}}}}}],
@@ -80,9 +89,42 @@ fn the_copy_counts_while_it_was_made_from_the_source_as_it_is() {
         folders.copy("..2", Some(useless));
         assert_eq!((end(&read()), read().is_copy()), (1000, false), "{useless}");
     }
-    let elsewhere = kubeconfig(2000).replace("team-a", "team-b");
-    folders.copy("..3", Some(&copy(&source, &elsewhere)));
-    assert!(!read().is_copy(), "no copy leads into another namespace");
+}
+
+// who may write the Secret of the copy is not who gave the cloud-config
+#[rstest]
+#[case::namespace("team-a", "team-b")]
+#[case::server("https://h", "https://thief.example")]
+#[case::authority("{server:", "{certificate-authority-data: 'AAAA', server:")]
+#[case::any_certificate("{server:", "{insecure-skip-tls-verify: true, server:")]
+#[case::proxy("{server:", "{proxy-url: 'http://thief.example', server:")]
+#[case::program("{token:", "{exec: {command: rm, apiVersion: client.authentication.k8s.io/v1}, token:")]
+#[case::provider("{token:", "{auth-provider: {name: gcp, config: {cmd-path: /bin/rm}}, token:")]
+#[case::after_the_token("c2ln}", "c2ln, username: thief}")]
+#[case::a_line_in_the_token("c2ln}", "c2ln\n  x}")]
+#[case::more("team-a}}]}", "team-a}}]}\n---\ncurrent-context: b")]
+#[case::token_file("{token:", "{tokenFile: /etc/shadow, token:")]
+fn a_copy_is_its_source_with_another_token_and_nothing_else(#[case] old: &str, #[case] new: &str) {
+    let source = kubeconfig(1000);
+    let folders = Folders::new(&source);
+    let text = kubeconfig(2000);
+    assert!(text.contains(old));
+    folders.copy("..1", Some(&copy(&source, &text.replace(old, new))));
+    let read = folders.places.read().unwrap();
+    assert_eq!((end(&read), read.is_copy()), (1000, false));
+}
+
+#[test]
+fn a_token_of_another_account_or_of_no_account_makes_no_copy() {
+    let source = kubeconfig(1000);
+    assert_eq!(
+        token_of_copy(&copy(&source, &kubeconfig(2000)), &source),
+        Some(token("demo", 2000)).as_deref()
+    );
+    for other in [&*token("other", 2000), "", "thief", "kubeconfig-u:secret", "a.b.c"] {
+        assert!(!is_copy_of(&copy(&source, &with_token(other)), &source), "{other}");
+    }
+    assert!(!is_copy_of(&copy("", ""), "") && !is_copy_of(&copy("{", "{"), "{"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use cloud_config::{CloudConfig, Followed, places, proxy::Environment};
 use credential_rotation::{Clusters, Rotation, RotationMetrics, SecretName, token};
 use http::{HeaderValue, Request, Response, header::DATE};
@@ -23,6 +24,8 @@ use tokio::{sync::watch, task::JoinHandle, time::sleep};
 /// After two thirds of ten minutes.
 pub(crate) const DUE: SignedDuration = SignedDuration::from_secs(450);
 const SECRET: &str = "harvester-cloud-provider-rotated";
+/// The signature of a token that nobody gave out.
+const FORGED: &str = ".Zm9yZ2Vk";
 /// The roles of the Go programs have nothing of the kind.
 const ROLE: &str = "
 apiVersion: rbac.authorization.k8s.io/v1
@@ -200,8 +203,10 @@ subjects: [{{kind: ServiceAccount, name: {name}, namespace: {namespace}}}]
                 told.lock().unwrap().push(format!("{} {}", event.reason, event.message));
             }),
             connect: Arc::new(move |config| {
-                tried.lock().unwrap().push(config.token().unwrap().to_owned());
-                Ok(trial.clone())
+                let token = config.token().unwrap().to_owned();
+                let is_forged = token.ends_with(FORGED);
+                tried.lock().unwrap().push(token);
+                Ok(if is_forged { refusing() } else { trial.clone() })
             }),
         };
         tokio::spawn(rotation.run(Clusters { guest, harvester }))
@@ -213,6 +218,14 @@ subjects: [{{kind: ServiceAccount, name: {name}, namespace: {namespace}}}]
 
     pub(crate) fn tried(&self) -> Vec<String> {
         self.tried.lock().unwrap().clone()
+    }
+
+    /// A token of the account that nobody has signed, and that says that it never ends.
+    pub(crate) fn forged(&self) -> String {
+        let (namespace, account) = account(self.cluster);
+        let claims = json!({"sub": format!("system:serviceaccount:{namespace}:{account}"), "iat": 4_000_000_000_u64,
+            "exp": 9_000_000_000_u64, "kubernetes.io": {"secret": {"name": token::anchor_name(&account)}}});
+        format!("e30.{}{FORGED}", URL_SAFE_NO_PAD.encode(claims.to_string()))
     }
 
     pub(crate) fn copy_with(&self, token: &str) -> String {
@@ -307,6 +320,17 @@ pub(crate) fn at_time(client: Client, clock: Clock, later: SignedDuration) -> Cl
             answer.headers_mut().insert(DATE, HeaderValue::from_str(&date).unwrap());
             Ok::<_, kube::Error>(answer)
         }
+    });
+    Client::new(service, "default")
+}
+
+/// A server that knows no token.
+fn refusing() -> Client {
+    let service = tower::service_fn(|_: Request<Body>| async {
+        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Unauthorized",
+            "message": "Unauthorized", "code": 401});
+        let answer = Response::builder().status(401).body(Body::from(status.to_string().into_bytes()));
+        Ok::<_, std::io::Error>(answer.unwrap())
     });
     Client::new(service, "default")
 }

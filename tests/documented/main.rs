@@ -1,5 +1,5 @@
-//! The documented commands for the node driver, as they stand there, against the running sandbox. rancher-machine is not to
-//! be had here: a program with Go's own RPC client (`tests/node-driver`) goes by its name.
+//! The built program against the running sandbox: the documented commands for the node driver, as they stand there, and
+//! `doctor`. rancher-machine is not to be had here: a program with Go's own RPC client (`tests/node-driver`) goes by its name.
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -13,6 +13,8 @@ use std::{
 };
 
 use outside_tools::Tool;
+
+mod doctor;
 
 const MACHINE: &str = "demo-pool1-x7k2m-9d4tq";
 const README: (&str, &str) = ("README.md", "Let rancher-machine make a machine");
@@ -86,8 +88,13 @@ impl Drop for Sandbox {
 impl Sandbox {
     /// As the README starts it, in `folder`.
     fn start(folder: &Path, server: &str) -> Self {
+        Self::start_with(folder, server, &[])
+    }
+
+    fn start_with(folder: &Path, server: &str, more: &[&str]) -> Self {
         let mut command = Command::new(binary());
-        command.args(["sandbox", "--dir", "target/sandbox", "--server", server]).current_dir(folder);
+        command.args(["sandbox", "--dir", "target/sandbox", "--server", server]).args(more);
+        command.current_dir(folder);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let out = BufReader::new(child.stdout.take().unwrap());
         let sandbox = Self(child);

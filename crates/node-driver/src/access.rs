@@ -5,7 +5,6 @@
 
 use cloud_config::{CloudConfig, Connection, Local, Options, expiry, local, proxy::Environment};
 use futures::future::FutureExt as _;
-use kube::config::{AuthInfo, Cluster, Kubeconfig};
 
 use crate::{
     driver::{Access, Connect},
@@ -41,42 +40,8 @@ fn open(content: &str, options: &Options) -> Result<Access, String> {
 /// Reads the content, and refuses references to commands and files.
 fn inline(content: &str) -> Result<CloudConfig, String> {
     yaml::check_size(content).map_err(|fault| format!("{}: {fault}", flags::KUBECONFIG_CONTENT))?;
-    let parse = || CloudConfig::parse(content, flags::KUBECONFIG_CONTENT, &Environment::of_process());
-    let Ok(kubeconfig) = Kubeconfig::from_yaml(content) else {
-        return parse().map_err(|error| error.to_string());
-    };
-    // before anything follows a reference
-    let mut outside = vec![];
-    for user in kubeconfig.auth_infos.iter().filter_map(|named| named.auth_info.as_ref()) {
-        outside.extend(outside_of_user(user));
-    }
-    for cluster in kubeconfig.clusters.iter().filter_map(|named| named.cluster.as_ref()) {
-        outside.extend(outside_of_cluster(cluster));
-    }
-    if outside.is_empty() {
-        return parse().map_err(|error| error.to_string());
-    }
-    outside.dedup();
-    Err(format!(
-        "{}: {} is not taken from a kubeconfig given as content: put token, certificates and keys themselves into it",
-        flags::KUBECONFIG_CONTENT,
-        outside.join(", ")
-    ))
-}
-
-fn outside_of_user(user: &AuthInfo) -> impl Iterator<Item = &'static str> {
-    let found = [
-        (user.exec.is_some(), "exec"),
-        (user.auth_provider.is_some(), "auth-provider"),
-        (user.token_file.is_some(), "tokenFile"),
-        (user.client_certificate.is_some(), "client-certificate"),
-        (user.client_key.is_some(), "client-key"),
-    ];
-    found.into_iter().filter(|(found, _)| *found).map(|(_, name)| name)
-}
-
-fn outside_of_cluster(cluster: &Cluster) -> Option<&'static str> {
-    cluster.certificate_authority.is_some().then_some("certificate-authority")
+    let config = CloudConfig::parse(content, flags::KUBECONFIG_CONTENT, &Environment::of_process());
+    config.map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

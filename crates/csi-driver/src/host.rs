@@ -28,8 +28,8 @@ use kinds::{
 pub(crate) const HARVESTER_SYSTEM: &str = "harvester-system";
 /// Namespace of Longhorn's objects.
 pub(crate) const LONGHORN_SYSTEM: &str = "longhorn-system";
-/// Objects on each page of a list.
-const PAGE: u32 = 100;
+/// Objects on each page of a list: machines and claims may be large.
+pub(crate) const PAGE: u32 = 100;
 /// No annotation that the driver reads is longer.
 const LONGEST_ANNOTATION: usize = 4 << 10;
 

@@ -37,7 +37,7 @@ use program::{
 use tokio::{sync::watch, time::sleep};
 
 use crate::{
-    host::{Host, reach::Reached, trim_metadata},
+    host::{Host, PAGE, reach::Reached, trim_metadata},
     leading::Leading,
     lease::{self, NODE_MONITOR},
     refusal::error_message,
@@ -163,7 +163,7 @@ impl NodeMonitor {
     async fn start(&self, host: &Host, leadership: &Leadership, tasks: &TaskGroup) {
         let guest = leadership.client(self.guest.clone());
         let host = Host::new(leadership.client(host.client()), host.namespace());
-        let config = watcher::Config::default;
+        let config = || watcher::Config::default().page_size(PAGE);
         let nodes = Cache::start_trimmed(tasks, Api::all(guest.clone()), config(), trim_node);
         let csi_nodes = Cache::start_trimmed(tasks, Api::all(guest.clone()), config(), trim_csi_node);
         let volumes = Cache::start_trimmed(tasks, Api::all(guest.clone()), config(), trim_volume);

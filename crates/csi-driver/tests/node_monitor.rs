@@ -373,7 +373,7 @@ component_tests! {
         let events = told(&cluster).await;
         assert_eq!(events.len(), 1, "{events:?}");
         let (reason, message) = &events[0];
-        assert_eq!(reason, "RightMissing");
+        assert_eq!(reason, "TaintRefused");
         assert!(message.contains("update nodes") && message.contains("ClusterRole harvester-csi-driver"), "{message}");
         faults.clear();
         seconds(&cluster, 60).await;
@@ -442,6 +442,28 @@ component_tests! {
         cluster.guest.patch::<PersistentVolume>("data", delete).await;
         cluster.settle().await;
         assert_eq!(label(&cluster).await.as_deref(), Some("demo"));
+        tasks.end().await;
+    }
+
+    // docs/contract/csi-driver.md#cluster-label
+    async fn a_claim_that_a_machine_of_another_cluster_has_never_gets_our_label(cluster: TestCluster) {
+        let theirs = machine("shop-0").replace("name: demo", "name: shop");
+        cluster.harvester.apply(&theirs).await;
+        // as the Go driver has it there
+        let template = json!({"spec": {"template": {"spec": {"domain": {"devices": {"disks": [{"name": VOLUME, "disk": {}}]}},
+            "volumes": [{"name": VOLUME, "persistentVolumeClaim": {"claimName": VOLUME, "hotpluggable": true}}]}}}});
+        cluster.harvester.patch::<VirtualMachine>("team-a/shop-0", template).await;
+        cluster.harvester.apply(&claim()).await;
+        let (tasks, _kept) = start(&cluster).await;
+        cluster.guest.apply(&volume("Delete")).await;
+        cluster.settle().await;
+        assert_eq!(label(&cluster).await, None);
+        // and on its way there by the annotation alone
+        let bare = json!({"spec": {"template": {"spec": {"domain": {"devices": {"disks": null}}, "volumes": null}}}});
+        cluster.harvester.patch::<VirtualMachine>("team-a/shop-0", bare).await;
+        annotated(&cluster, VOLUME, "shop-0", "uid-0").await;
+        cluster.settle().await;
+        assert_eq!(label(&cluster).await, None);
         tasks.end().await;
     }
 }

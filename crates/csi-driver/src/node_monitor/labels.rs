@@ -2,10 +2,11 @@
 //!
 //! The node driver removes all claims that carry the label when it removes the last machines of a cluster whose user asked
 //! for it, so the label says "this may go with the cluster": it follows the reclaim policy of the PersistentVolume
-//! (docs/contract/csi-driver.md#cluster-label).
+//! (docs/contract/csi-driver.md#cluster-label). Whoever writes PersistentVolumes can name the claim of another cluster in
+//! one, so a claim that a machine of somebody else has gets no label.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, Mutex},
 };
 
@@ -14,16 +15,17 @@ use harvester_api::{VirtualMachine, labels};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::{
     Api, Client, ResourceExt,
-    api::{Patch, PatchParams},
+    api::{ListParams, Patch, PatchParams},
 };
 use program::TaskGroup;
 use serde_json::json;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use harvester_api::names::CSI_DRIVER;
 
 use crate::{
-    host::Host,
+    attach::{LOOK_AGAIN, hotplug, ownership::Recorded, recorded},
+    host::{Host, PAGE},
     refusal::error_message,
     volume::{name::HostName, record},
 };
@@ -59,6 +61,26 @@ fn decide(cluster: Option<&str>, policies: &[&str], claim: &PersistentVolumeClai
     }
 }
 
+/// A machine of the namespace.
+struct Machine {
+    name: String,
+    /// Its label.
+    cluster: Option<String>,
+    /// Of which it, or its instance, has something.
+    claims: BTreeSet<String>,
+}
+
+/// Whether a machine has the volume, or is to have it by the annotation, that is not one of this cluster.
+fn is_of_others(cluster: &str, claim: &str, recorded: &Recorded, machines: &[Machine]) -> bool {
+    let vm = match recorded {
+        Recorded::Nothing => None,
+        Recorded::Ownership(ownership) => Some(&ownership.vm),
+        Recorded::Unreadable => return true,
+    };
+    let mut others = machines.iter().filter(|machine| machine.cluster.as_deref() != Some(cluster));
+    others.any(|machine| Some(&machine.name) == vm || machine.claims.contains(claim))
+}
+
 /// What both clusters show.
 #[derive(Clone)]
 pub struct Sources {
@@ -74,6 +96,8 @@ struct Labels {
     host: Host,
     sources: Sources,
     by_claim: ByClaim,
+    /// As they were read last, for the many claims of a cluster whose first label this is.
+    machines: Mutex<Option<(Instant, Arc<[Machine]>)>>,
 }
 
 /// Names of PersistentVolumes, by the claim that is their volume: a guest may have thousands, and each is looked at for its
@@ -125,7 +149,8 @@ struct Error {
 
 /// Starts the controller; it works until `tasks` ends.
 pub fn start(tasks: &TaskGroup, guest: Client, host: Host, sources: Sources) {
-    let controller = Arc::new(Labels { guest, host, sources, by_claim: ByClaim::default() });
+    let controller =
+        Arc::new(Labels { guest, host, sources, by_claim: ByClaim::default(), machines: Mutex::default() });
     let queue = Queue::<ObjectKey>::new();
     let worker = controller.clone();
     queue.run(tasks, 1, move |key| {
@@ -175,9 +200,41 @@ impl Labels {
         vm.labels().get(labels::GUEST_CLUSTER).cloned()
     }
 
+    /// All machines of the namespace with what they have.
+    async fn machines(&self) -> Result<Arc<[Machine]>, kube::Error> {
+        let known = || self.machines.lock().expect("no panic while it is replaced");
+        if let Some((at, machines)) = &*known()
+            && at.elapsed() < LOOK_AGAIN
+        {
+            return Ok(machines.clone());
+        }
+        let now = Instant::now();
+        let (vms, vmis) = tokio::try_join!(all(self.host.machines()), all(self.host.instances()))?;
+        let mut machines: HashMap<String, Machine> = HashMap::new();
+        let mut note = |name: String, labels: &BTreeMap<String, String>, claims: BTreeSet<String>| {
+            let cluster = labels.get(labels::GUEST_CLUSTER).cloned();
+            let machine = Machine { name: name.clone(), cluster, claims: BTreeSet::new() };
+            // the machine's label counts for its instance
+            machines.entry(name).or_insert(machine).claims.extend(claims);
+        };
+        for vm in vms {
+            note(vm.name_any(), vm.labels(), hotplug::claims(Some(&vm), None).map(str::to_owned).collect());
+        }
+        for vmi in vmis {
+            note(
+                vmi.name_any(),
+                vmi.labels(),
+                hotplug::claims(None, Some(&vmi)).map(str::to_owned).collect(),
+            );
+        }
+        let machines: Arc<[Machine]> = machines.into_values().collect();
+        *known() = Some((now, machines.clone()));
+        Ok(machines)
+    }
+
     async fn reconcile(&self, key: &ObjectKey) -> Result<Action, Error> {
         let Sources { volumes, claims, .. } = &self.sources;
-        let (Some(claim), Some(cluster)) = (claims.get(key), self.cluster()) else {
+        let (Some(mut claim), Some(cluster)) = (claims.get(key), self.cluster()) else {
             return Ok(Action::AwaitChange);
         };
         // of one volume there may be several PersistentVolumes, and one that is not listed yet may retain it
@@ -204,6 +261,16 @@ impl Labels {
                         return Ok(Action::AwaitChange);
                     }
                 }
+                let read = self.host.claims().get_opt(&key.name).await.map_err(failed("read it"))?;
+                let Some(read) = read else { return Ok(Action::AwaitChange) };
+                if decide(Some(&cluster), &policies, &read) == Label::Keep {
+                    return Ok(Action::AwaitChange);
+                }
+                let machines = self.machines().await.map_err(failed("list the machines"))?;
+                if is_of_others(&cluster, &key.name, &recorded(&read), &machines) {
+                    return Ok(Action::AwaitChange);
+                }
+                claim = Arc::new(read);
                 Some(value)
             }
         };
@@ -231,6 +298,22 @@ impl Labels {
     }
 }
 
+/// All objects of a kind, page by page.
+async fn all<K>(api: Api<K>) -> Result<Vec<K>, kube::Error>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let (mut objects, mut page) = (Vec::new(), ListParams::default().limit(PAGE));
+    loop {
+        let list = api.list(&page).await?;
+        objects.extend(list.items);
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => return Ok(objects),
+        }
+    }
+}
+
 /// The claim of a PersistentVolume of ours.
 fn handle(volume: &PersistentVolume) -> Option<HostName> {
     let csi = volume.spec.as_ref()?.csi.as_ref().filter(|csi| csi.driver == CSI_DRIVER)?;
@@ -248,6 +331,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::attach::ownership::Ownership;
 
     const UID: &str = "pvc-6f0b2c9e-9f0e-4a6e-8c1d-2b8f6d0a4c11";
 
@@ -278,6 +362,40 @@ mod tests {
         let claim = json!({"metadata": {"name": UID, "labels": labels}});
         let claim = serde_json::from_value(claim).unwrap();
         assert_eq!(decide(cluster, policies, &claim), expected);
+    }
+
+    fn machine(name: &str, cluster: Option<&str>, claims: &[&str]) -> Machine {
+        let claims = claims.iter().map(|&claim| claim.to_owned()).collect();
+        Machine { name: name.to_owned(), cluster: cluster.map(str::to_owned), claims }
+    }
+
+    fn in_machine(vm: &str) -> Recorded {
+        let text = json!({"vm": vm, "vmUid": "u", "op": "attach"}).to_string();
+        Ownership::parse(&text).map_or(Recorded::Unreadable, Recorded::Ownership)
+    }
+
+    #[rstest]
+    #[case::nowhere(Recorded::Nothing, &[], false)]
+    #[case::in_ours(in_machine("ours"), &[UID], false)]
+    #[case::on_its_way_to_theirs(in_machine("theirs"), &[], true)]
+    #[case::on_its_way_to_one_without_a_label(in_machine("bare"), &[], true)]
+    #[case::of_a_machine_that_is_gone(in_machine("gone"), &[], false)]
+    #[case::strange_text(Recorded::Unreadable, &[], true)]
+    fn a_volume_is_of_others_where_one_of_their_machines_is_to_have_it(
+        #[case] recorded: Recorded,
+        #[case] ours: &[&str],
+        #[case] expected: bool,
+    ) {
+        let machines = [
+            machine("ours", Some("demo"), ours),
+            machine("theirs", Some("shop"), &[]),
+            machine("bare", None, &[]),
+        ];
+        assert_eq!(is_of_others("demo", UID, &recorded, &machines), expected);
+        // the Go driver writes no annotation
+        let with = |cluster| [machine("m", cluster, &[UID])];
+        assert!(is_of_others("demo", UID, &recorded, &with(Some("shop"))));
+        assert!(is_of_others("demo", UID, &recorded, &with(None)));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! host:  machines, instances, claims (attach::watches) ──┼─► join ─► decide ─► Attacher::{attach, detach}, nudge, Event
 //!                                                  time ─┘
 //! ```
-//! It writes to the host by the same claim protocol as the calls do ([`crate::attach`]), so that a second leader, a call
+//! It writes to the host by the same annotation as the calls do ([`crate::attach`]), so that a second leader, a call
 //! and a former process at once do no harm: the Lease saves requests, and nothing is safe because of it. Before each step
 //! the VolumeAttachments are read afresh, and the step has to be right for those too. At rest it asks the host nothing.
 //!
@@ -123,7 +123,7 @@ struct Reconciler {
 pub async fn run(parts: Parts, tasks: &TaskGroup) {
     let tasks = tasks.child();
     let _ends = tasks.stop.clone().drop_guard();
-    let config = watcher::Config::default;
+    let config = || watcher::Config::default().page_size(host::PAGE);
     let bell = Arc::new(Notify::new());
     let guest = &parts.guest;
     let attachments = Cache::start_trimmed(&tasks, Api::all(guest.clone()), config(), join::trim_attachment);

@@ -6,7 +6,7 @@
 //! wants a            in a, ready               any             nothing; the attacher is woken where it says "false"
 //! wants a            on its way into a         a, attach       the host is awaited, and told of when it is late
 //! wants a, "false"   on its way for 30 s       a, attach       the call is made, which takes it out again (attach::give_back)
-//! wants a            nowhere                   any             bring it into a: the claim protocol waits where it must
+//! wants a            nowhere                   any             bring it into a: the attachment waits where it must
 //! wants a            in b, which nobody wants  any             take it out of b, where b is a node of this cluster whose
 //!                                                              kubelet does not have it mounted
 //! wants a            in b, which wants it too  any             tell a
@@ -275,10 +275,10 @@ fn want(seen: &Seen, wanted: &[&Attachment], steps: &mut Vec<Step>) {
     let is_elsewhere = seen.holders().any(|place| place.name != machine);
     let attach = Step::Attach { attachment: target.name.clone(), machine: machine.clone() };
     let about = vec![target.name.clone()];
-    let is_recorded_leaving = matches!(&seen.recorded, Recorded::Ownership(claim)
-        if claim.operation == Operation::Detach && place.is_some_and(|place| place.uid == claim.vm_uid));
-    let is_recorded_elsewhere = matches!(&seen.recorded, Recorded::Ownership(claim)
-        if place.is_some_and(|place| place.uid != claim.vm_uid));
+    let is_recorded_leaving = matches!(&seen.recorded, Recorded::Ownership(ownership)
+        if ownership.operation == Operation::Detach && place.is_some_and(|place| place.uid == ownership.vm_uid));
+    let is_recorded_elsewhere = matches!(&seen.recorded, Recorded::Ownership(ownership)
+        if place.is_some_and(|place| place.uid != ownership.vm_uid));
     let there = place.map_or(There::Missing, |place| place.machine);
     let step = match (there, disk) {
         (There::Missing, _) => {
@@ -316,7 +316,7 @@ fn want(seen: &Seen, wanted: &[&Attachment], steps: &mut Vec<Step>) {
 /// the oldest. One whose machine is gone comes last.
 fn chosen<'a>(seen: &Seen, wanted: &[&'a Attachment]) -> Option<&'a Attachment> {
     let recorded = match &seen.recorded {
-        Recorded::Ownership(claim) if claim.operation == Operation::Attach => Some(&claim.vm_uid),
+        Recorded::Ownership(ownership) if ownership.operation == Operation::Attach => Some(&ownership.vm_uid),
         _ => None,
     };
     let rank = |one: &&&Attachment| {

@@ -234,9 +234,9 @@ impl HostState {
         let names: BTreeSet<_> = self.with.get(handle).into_iter().flatten().cloned().chain(wanted).collect();
         let claim = self.claims.get(handle);
         let mut recorded = claim.map_or(Recorded::Nothing, |claim| recorded(claim));
-        if let Recorded::Ownership(claim) = &mut recorded {
+        if let Recorded::Ownership(ownership) = &mut recorded {
             // each try has another one, and is no other state
-            claim.holder.clear();
+            ownership.holder.clear();
         }
         Seen {
             attachments: volume.attachments.clone(),

@@ -132,7 +132,8 @@ pub(super) fn blocked(names: &host::Host, volume: &Volume, why: &Blocked) -> Pen
         Blocked::Elsewhere { machine } => (
             NOT_ATTACHED,
             format!(
-                "volume {name} is in {}, which is no node of this cluster: remove the volume from it by hand",
+                "volume {name} is in {}, which no CSINode of this cluster names: end what uses it there, then remove the \
+                 volume",
                 names.machine_name(machine)
             ),
         ),
@@ -146,7 +147,9 @@ pub(super) fn blocked(names: &host::Host, volume: &Volume, why: &Blocked) -> Pen
         Blocked::NoMachine { machine, node } => (
             NOT_ATTACHED,
             format!(
-                "there is no {}, the machine of Node {node}: delete the Node, so that its Pods run elsewhere",
+                "there is no {}, which CSINode {node} names as its machine: if it is gone for good, delete Node {node}; if \
+                 {node} is no machine of this Harvester, keep Pods with this volume off it; if other machines are missing \
+                 too, look at server and namespace of the driver's kubeconfig",
                 names.machine_name(machine)
             ),
         ),
@@ -161,12 +164,74 @@ pub(super) fn blocked(names: &host::Host, volume: &Volume, why: &Blocked) -> Pen
                  at the Pod of the driver on that node"
             ),
         ),
-        Blocked::NoClaim => {
-            (NOT_ATTACHED, format!("there is no {}: restore a backup of it", names.claim_name(name)))
-        }
+        Blocked::NoClaim => (
+            NOT_ATTACHED,
+            format!(
+                "there is no {}: look at the namespace of the driver's kubeconfig; if the claim was deleted, restore a backup",
+                names.claim_name(name)
+            ),
+        ),
         Blocked::ClaimLeaves => {
             (NOT_ATTACHED, format!("{} is being deleted: wait for a new volume", names.claim_name(name)))
         }
     };
     PendingEvent::warning(reason, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::{host::reach::unreached, volume::name::HostName};
+
+    const VM: &str = "VirtualMachine default/vm-1 on the host";
+    const KUBECONFIG: &str = "the driver's kubeconfig";
+
+    fn machine() -> String {
+        "vm-1".to_owned()
+    }
+
+    // a healthy Node may have a machine that the driver looks for in another namespace
+    #[rstest]
+    #[case::no_machine(
+        Blocked::NoMachine { machine: machine(), node: "node-1".to_owned() },
+        &["there is no", VM, "which CSINode node-1 names", "if it is gone for good, delete Node node-1",
+            "if node-1 is no machine of this Harvester, keep Pods with this volume off it", KUBECONFIG]
+    )]
+    #[case::elsewhere(
+        Blocked::Elsewhere { machine: machine() },
+        &["volume pvc-1 is in", VM, "which no CSINode of this cluster names", "end what uses it there, then remove"]
+    )]
+    #[case::no_claim(
+        Blocked::NoClaim,
+        &["there is no PersistentVolumeClaim default/pvc-1", KUBECONFIG, "if the claim was deleted, restore a backup"]
+    )]
+    #[case::claim_leaves(Blocked::ClaimLeaves, &["PersistentVolumeClaim default/pvc-1", "wait for a new volume"])]
+    #[case::machine_leaves(Blocked::MachineLeaves { machine: machine() }, &[VM, "the Pod needs another node"])]
+    #[case::no_node_id(Blocked::NoNodeId { node: "node-1".to_owned() }, &["Node node-1", "its CSINode has no driver"])]
+    #[case::in_use(
+        Blocked::InUse { machine: machine(), by: "csi-2".to_owned() },
+        &["volume pvc-1", VM, "VolumeAttachment csi-2", "end the Pod there"]
+    )]
+    #[case::in_two(
+        Blocked::InTwoMachines { machines: vec![machine(), "vm-2".to_owned()] },
+        &["volume pvc-1", VM, "vm-2", "check the file system"]
+    )]
+    #[case::fixed(
+        Blocked::Fixed { machine: machine(), volume: "data".to_owned() },
+        &[VM, "volume pvc-1 as \"data\"", "remove it from the machine by hand"]
+    )]
+    #[tokio::test]
+    async fn what_blocks_a_volume_is_said_with_what_helps_and_condemns_no_node(
+        #[case] why: Blocked,
+        #[case] parts: &[&str],
+    ) {
+        let name = HostName::from_handle("pvc-1").unwrap();
+        let volume = Volume { name, attachments: vec![], owners: vec![] };
+        let event = blocked(&unreached("nobody asks it"), &volume, &why);
+        for part in parts {
+            assert!(event.message.contains(part), "{part}: {}", event.message);
+        }
+    }
 }

@@ -271,7 +271,7 @@ async fn a_machine_that_is_no_node_of_this_cluster_keeps_the_volume(#[case] node
     sleep(Duration::from_secs(12)).await;
     let said = bed.said().await;
     assert!(
-        said.iter().any(|it| it.0 == "PersistentVolumeClaim" && it.3.contains("no node of this cluster")),
+        said.iter().any(|it| it.0 == "PersistentVolumeClaim" && it.3.contains("which no CSINode of this cluster names")),
         "{said:?}"
     );
     assert_eq!(bed.with_volume().await, ["b"]);
@@ -343,7 +343,7 @@ async fn a_node_whose_driver_restarts_is_a_node_still(
     sleep(Duration::from_secs(20)).await;
     let said = bed.said().await;
     let is_ours = said.iter().any(|it| it.3.contains("nothing says which Node VirtualMachine b is"));
-    let is_not = said.iter().any(|it| it.3.contains("no node of this cluster"));
+    let is_not = said.iter().any(|it| it.3.contains("which no CSINode of this cluster names"));
     assert_eq!((is_ours, is_not), (label == "prod", label != "prod"), "{said:?}");
     assert_eq!(bed.with_volume().await, ["b"]);
 }

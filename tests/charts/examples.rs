@@ -83,15 +83,76 @@ fn the_manifests_for_rke2_and_k3s_install_both_charts() {
 fn the_charts_of_rke2_run_our_images_by_their_values() {
     let Some(helm) = helm() else { return };
     for manifest in read("rke2-helmchartconfig.yaml") {
-        let name = text(&manifest, "/metadata/name");
-        let objects = installed(&helm, &manifest, "tests/charts/go");
-        let images: BTreeSet<_> =
-            containers(&objects).map(|(_, container)| text(container, "/image")).collect();
-        assert!(
-            images.contains(format!("registry.example.com/{name}:v{}", env!("CARGO_PKG_VERSION")).as_str()),
-            "{images:?}"
-        );
+        runs_our_image(&installed(&helm, &manifest, "tests/charts/go"), text(&manifest, "/metadata/name"));
     }
+}
+
+/// In the cluster of the examples, whose name is `demo`.
+fn runs_our_image(objects: &[Value], chart: &str) {
+    let images: BTreeSet<_> = containers(objects).map(|(_, container)| text(container, "/image")).collect();
+    let ours = format!("registry.example.com/{chart}:v{}", env!("CARGO_PKG_VERSION"));
+    assert!(images.contains(ours.as_str()), "{images:?}");
+    if chart == "harvester-cloud-provider" {
+        let ccm = container(objects, "Deployment", chart, chart);
+        assert!(super::args(ccm).contains(&"--cluster-name=demo"), "{:?}", super::args(ccm));
+    }
+}
+
+/// What Rancher writes into the YAML of a cluster with cloud provider Harvester, for the values of a chart.
+/// docs/contract/user-docs.md#chart-values
+fn written_by_rancher(chart: &str) -> Value {
+    match chart {
+        "harvester-cloud-provider" => json!({
+            "cloudConfigPath": "/var/lib/rancher/rke2/etc/config-files/cloud-provider-config",
+            "global": {"cattle": {"clusterName": "demo", "clusterId": "c-m-abcdefgh"}},
+        }),
+        _ => json!({"global": {"cattle": {"clusterId": "c-m-abcdefgh"}}}),
+    }
+}
+
+/// Each chart of an example for the YAML of a cluster, as Rancher gives it to RKE2 beside its own values, with the example's.
+fn with_chart_values(file: &str) -> Vec<(String, Value)> {
+    let values = read(file)[0]["spec"]["rkeConfig"]["chartValues"].clone();
+    let with = |(chart, ours): (&String, &Value)| {
+        let mut merged = written_by_rancher(chart);
+        for (key, value) in ours.as_object().unwrap() {
+            assert_eq!(merged.get(key), None, "{file}: {chart} would lose what Rancher wrote");
+            merged[key] = value.clone();
+        }
+        let manifest = json!({
+            "metadata": {"namespace": "kube-system", "name": chart},
+            "spec": {"valuesContent": merged.to_string()},
+        });
+        (chart.clone(), manifest)
+    };
+    values.as_object().unwrap().iter().map(with).collect()
+}
+
+#[test]
+fn our_chart_values_beside_those_of_rancher_run_our_images_in_the_cluster_that_rancher_named() {
+    let Some(helm) = helm() else { return };
+    let charts = with_chart_values("rke2-rancher-values.yaml");
+    assert_eq!(charts.len(), 2);
+    for (chart, manifest) in charts {
+        runs_our_image(&installed(&helm, &manifest, "tests/charts/go"), &chart);
+    }
+}
+
+/// Rancher makes a HelmChartConfig of each chart's values: of two with one name the later replaces the other.
+#[test]
+fn no_additional_manifest_replaces_what_rancher_writes() {
+    let document = fs::read_to_string(root().join("docs/install.md")).unwrap();
+    let mut seen = vec![];
+    for name in examples() {
+        let file = fs::read_to_string(example(&name)).unwrap();
+        let link = format!("(../examples/install/{name}) as an Additional Manifest");
+        if file.contains("Additional Manifest") || document.replace('\n', " ").contains(&link) {
+            let kinds: Vec<_> = read(&name).iter().map(|object| text(object, "/kind").to_owned()).collect();
+            assert!(!kinds.contains(&"HelmChartConfig".to_owned()), "{name}: {kinds:?}");
+            seen.push(name);
+        }
+    }
+    assert_eq!(seen, ["rke2-helmchart.yaml", "rke2-secret.yaml"]);
 }
 
 /// Harvester's chart has the Go program's as a subchart. What is given back is what there was.
@@ -238,12 +299,14 @@ fn without_an_air_gap_the_manifest_for_rke2_asks_our_registry_for_our_images_alo
 fn a_pasted_secret_and_an_additional_manifest_give_rke2_its_cloud_config() {
     let Some(helm) = helm() else { return };
     let manifests = read("rke2-secret.yaml");
+    assert_eq!(manifests.len(), 1);
     let secret = text(&manifests[0], "/metadata/name");
     let keys: Vec<_> = manifests[0]["data"].as_object().unwrap().keys().collect();
-    for manifest in &manifests[1..] {
-        let name = text(manifest, "/metadata/name");
-        let objects = installed(&helm, manifest, "deploy/charts");
-        for (workload, pod) in pods(&objects).filter(|(workload, _)| workload.starts_with(name)) {
+    let charts = with_chart_values("rke2-secret-values.yaml");
+    assert_eq!(charts.len(), 2);
+    for (name, manifest) in charts {
+        let objects = installed(&helm, &manifest, "deploy/charts");
+        for (workload, pod) in pods(&objects).filter(|(workload, _)| workload.starts_with(&name)) {
             let volumes = array(pod, "/volumes");
             let config = volumes.iter().find(|volume| volume["name"] == "cloud-config").unwrap();
             // without a key in the values the whole Secret is mounted, and the driver looks for this one
@@ -251,6 +314,32 @@ fn a_pasted_secret_and_an_additional_manifest_give_rke2_its_cloud_config() {
             let key = key.unwrap_or("cloud-provider-config");
             assert_eq!(text(config, "/secret/secretName"), secret, "{workload}");
             assert!(keys.iter().any(|it| *it == key), "{workload} reads {key}");
+        }
+    }
+}
+
+/// The Secrets are those of the blocks that the scripts print; the Go programs' manifests in these blocks are left out.
+#[test]
+fn the_charts_of_rke1_read_the_secrets_of_the_blocks() {
+    let Some(helm) = helm() else { return };
+    let document = fs::read_to_string(root().join("docs/install.md")).unwrap();
+    let section = document.split("\n## ").find(|section| section.starts_with("RKE1\n")).unwrap();
+    assert!(section.contains("**Leave\n`addons_include` out**"));
+    for (chart, script, secret, key) in [
+        ("harvester-cloud-provider", "generate_addon.sh", "cloud-config", "cloud-config"),
+        ("harvester-csi-driver", "generate_addon_csi.sh", "harvester-csi-config", "cloud-provider-config"),
+    ] {
+        let row = format!("`cloudConfig.secretName`, `.secretKey` | `{secret}`, `{key}` |");
+        assert!(section.contains(&row), "{row}");
+        let script = fs::read_to_string(root().join("deploy").join(script)).unwrap();
+        let printed = format!("name={secret} key={key}\n");
+        assert!(script.contains(&printed), "{printed}");
+        let options = [format!("cloudConfig.secretName={secret}"), format!("cloudConfig.secretKey={key}")];
+        let objects = render(&helm, chart, &options.each_ref().map(String::as_str));
+        for (workload, pod) in pods(&objects).filter(|(workload, _)| workload.starts_with(chart)) {
+            let config = &pod["volumes"][0]["secret"];
+            let found = (text(config, "/secretName"), text(config, "/items/0/key"));
+            assert_eq!(found, (secret, key), "{workload}");
         }
     }
 }

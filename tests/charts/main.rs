@@ -8,6 +8,8 @@ mod generated;
 mod places;
 mod security;
 mod server;
+mod upgrades;
+mod values;
 
 use std::{
     env,

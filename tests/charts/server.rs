@@ -5,7 +5,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    sync::LazyLock,
+    sync::{LazyLock, Mutex, PoisonError},
 };
 
 use outside_tools::{REAL_SERVER, Tool};
@@ -164,6 +164,13 @@ fn a_release_of_the_go_cloud_provider_is_upgraded_in_place_and_keeps_its_data_pa
     lab.helm(&["uninstall", "harvester-cloud-provider", "--namespace", namespace]);
 }
 
+const OTHER_DEFAULT: &str = r#"
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: chosen, annotations: {storageclass.kubernetes.io/is-default-class: "true"}}
+provisioner: other.example.com
+"#;
+
 /// As Rancher's form does it: the values of the old release, its chart's defaults included.
 #[test]
 fn a_release_of_the_go_csi_driver_is_upgraded_in_place_with_its_values() {
@@ -196,12 +203,27 @@ fn a_release_of_the_go_csi_driver_is_upgraded_in_place_with_its_values() {
     );
     lab.release("upgrade", &chart("harvester-csi-driver"), namespace, &["--reset-then-reuse-values"]);
     assert!(!old_account_may(&["create", "persistentvolumes"]), "the account of every node keeps them");
+    // docs/contract/csi-driver.md#default-class
+    let is_default = || {
+        let class = lab.get(namespace, "storageclass/harvester");
+        class["metadata"]["annotations"]["storageclass.kubernetes.io/is-default-class"] == "true"
+    };
+    assert!(is_default());
+    let other = lab.folder.join("class.yaml");
+    fs::write(&other, OTHER_DEFAULT).unwrap();
+    lab.kubectl(&["create", "-f", other.to_str().unwrap()]);
+    lab.release("upgrade", &chart("harvester-csi-driver"), namespace, &["--reset-then-reuse-values"]);
+    assert!(!is_default(), "the cluster would have two");
+    lab.kubectl(&["delete", "-f", other.to_str().unwrap()]);
     lab.helm(&["rollback", "harvester-csi-driver", "1", "--namespace", namespace]);
     assert_eq!(objects.map(|object| uid(&lab.get(namespace, object))), before);
     lab.helm(&["uninstall", "harvester-csi-driver", "--namespace", namespace]);
 }
 
 const CHANGED_POOL: &str = r#"{"metadata": {"labels": {"changed": "yes"}}}"#;
+
+/// One release after another: their definitions and registrations are the cluster's.
+static LOAD_BALANCER: Mutex<()> = Mutex::new(());
 
 /// The API server follows registrations of webhooks with a delay; each question is a process.
 fn eventually(is_so: impl FnMut() -> bool) {
@@ -212,6 +234,7 @@ fn eventually(is_so: impl FnMut() -> bool) {
 #[test]
 fn load_balancers_and_pools_outlive_the_release_of_their_chart() {
     let Some(lab) = lab() else { return };
+    let _turn = LOAD_BALANCER.lock().unwrap_or_else(PoisonError::into_inner);
     let namespace = "harvester-system";
     let kinds =
         ["crd/ippools.loadbalancer.harvesterhci.io", "crd/loadbalancers.loadbalancer.harvesterhci.io"];
@@ -256,6 +279,78 @@ fn load_balancers_and_pools_outlive_the_release_of_their_chart() {
     lab.kubectl(&["delete", "ippools.loadbalancer.harvesterhci.io/edge"]);
     // and a release made anew takes them over
     lab.release("install", &chart("harvester-load-balancer"), namespace, &[]);
+    lab.helm(&["uninstall", "harvester-load-balancer", "--namespace", namespace]);
+}
+
+/// helm deletes what a release has no longer, unless the live object says keep, and the Go chart's definitions do not.
+#[test]
+fn no_upgrade_of_a_go_release_deletes_the_load_balancers_and_pools() {
+    let Some(lab) = lab() else { return };
+    let _turn = LOAD_BALANCER.lock().unwrap_or_else(PoisonError::into_inner);
+    let (namespace, ours) = ("harvester-system", chart("harvester-load-balancer"));
+    let kinds =
+        ["crd/ippools.loadbalancer.harvesterhci.io", "crd/loadbalancers.loadbalancer.harvesterhci.io"];
+    let upgrade = |option: &str| {
+        let folder = ours.to_str().unwrap();
+        let arguments = [
+            "upgrade",
+            "harvester-load-balancer",
+            folder,
+            "-n",
+            namespace,
+            "--reset-then-reuse-values",
+            "--set",
+        ];
+        lab.try_run(&lab.helm, &[&arguments[..], &[option]].concat())
+    };
+    for option in ["crds.enabled=false", "insideHarvester=true"] {
+        // as the first installation finds it: without definitions that were kept
+        for kind in kinds {
+            lab.kubectl(&["delete", kind, "--ignore-not-found"]);
+        }
+        lab.release("install", &go("harvester-load-balancer"), namespace, &[]);
+        let before = kinds.map(|kind| uid(&lab.get(namespace, kind)));
+        let told = upgrade(option).unwrap_err();
+        let advice = "kubectl annotate crd ippools.loadbalancer.harvesterhci.io helm.sh/resource-policy=keep";
+        assert!(told.contains(advice), "{option}: {told}");
+        for kind in kinds {
+            lab.kubectl(&["annotate", kind, "helm.sh/resource-policy=keep"]);
+        }
+        upgrade(option).unwrap();
+        lab.helm(&["uninstall", "harvester-load-balancer", "--namespace", namespace]);
+        assert_eq!(kinds.map(|kind| uid(&lab.get(namespace, kind))), before, "{option}");
+    }
+    // definitions of ours are kept in any case
+    lab.release("install", &ours, namespace, &[]);
+    let before = kinds.map(|kind| uid(&lab.get(namespace, kind)));
+    upgrade("crds.enabled=false").unwrap();
+    lab.helm(&["uninstall", "harvester-load-balancer", "--namespace", namespace]);
+    assert_eq!(kinds.map(|kind| uid(&lab.get(namespace, kind))), before);
+}
+
+#[test]
+fn an_upgrade_leaves_it_to_the_release_whether_pools_admit_by_their_selectors() {
+    let Some(lab) = lab() else { return };
+    let _turn = LOAD_BALANCER.lock().unwrap_or_else(PoisonError::into_inner);
+    let (namespace, ours) = ("harvester-system", chart("harvester-load-balancer"));
+    let strict = || {
+        ["harvester-load-balancer", "harvester-load-balancer-webhook"].map(|name| {
+            let found = [lab.get(namespace, &format!("deployment/{name}"))];
+            args(container(&found, "Deployment", name, name)).contains(&"--enforce-named-pool-scope")
+        })
+    };
+    lab.release("install", &go("harvester-load-balancer"), namespace, &[]);
+    for _ in 0..2 {
+        lab.release("upgrade", &ours, namespace, &["--reset-then-reuse-values"]);
+        assert_eq!(strict(), [false; 2], "a load balancer would lose its address");
+    }
+    lab.helm(&["uninstall", "harvester-load-balancer", "--namespace", namespace]);
+    lab.release("install", &ours, namespace, &[]);
+    assert_eq!(strict(), [true; 2]);
+    lab.release("upgrade", &ours, namespace, &["--reset-then-reuse-values"]);
+    assert_eq!(strict(), [true; 2]);
+    lab.release("upgrade", &ours, namespace, &["--set", "enforceNamedPoolScope=false"]);
+    assert_eq!(strict(), [false; 2]);
     lab.helm(&["uninstall", "harvester-load-balancer", "--namespace", namespace]);
 }
 

@@ -1,15 +1,20 @@
 {{- /* After `helm upgrade --reuse-values` the values are those of the former chart: what that one did not have is added, in maps too.
-Some maps are somebody's as a whole. */}}
+Some maps are somebody's as a whole. In values of ours, which have podDisruptionBudget, a key that is not there was taken away with
+null, and where that has a meaning it stays away. */}}
 {{- define "ccm.defaults" -}}
-{{- include "ccm.fill" (list .Values (.Files.Get "files/values.yaml" | fromYaml)) }}
+{{- $taken := list }}
+{{- if hasKey .Values "podDisruptionBudget" }}{{ $taken = list "affinity" "nodeSelector" "tolerations" "resources" "priorityClassName" "cloudConfigPath" "hostPath" "rotate" }}{{ end }}
+{{- include "ccm.fill" (list .Values (.Files.Get "files/values.yaml" | fromYaml) $taken) }}
 {{- end }}
 
 {{- define "ccm.fill" -}}
 {{- $own := index . 0 }}
+{{- $taken := index . 2 }}
 {{- range $key, $value := index . 1 }}
-{{- if not (hasKey $own $key) }}{{ $_ := set $own $key $value }}
+{{- if not (hasKey $own $key) }}
+{{- if not (has $key $taken) }}{{ $_ := set $own $key $value }}{{ end }}
 {{- else if has $key (list "affinity" "nodeSelector" "resources" "securityContext" "global" "kube-vip") }}
-{{- else if and (kindIs "map" $value) (kindIs "map" (get $own $key)) }}{{ include "ccm.fill" (list (get $own $key) $value) }}
+{{- else if and (kindIs "map" $value) (kindIs "map" (get $own $key)) }}{{ include "ccm.fill" (list (get $own $key) $value $taken) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -39,6 +44,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $global := .Values.global | default dict }}
 {{- $registry := dig "cattle" "systemDefaultRegistry" "" $global | default (dig "systemDefaultRegistry" "" $global) }}
 {{- with $registry }}{{ trimSuffix "/" . }}/{{ end }}
+{{- end }}
+
+{{- /* An image: call with a list of its values and the root. Packages for one registry have it in the name already. */}}
+{{- define "ccm.image" -}}
+{{- $image := index . 0 }}
+{{- $root := index . 1 }}
+{{- $registry := include "ccm.registry" $root }}
+{{- if not (hasPrefix $registry $image.repository) }}{{ $registry }}{{ end }}{{ $image.repository }}:{{ $image.tag | default $root.Chart.AppVersion }}
 {{- end }}
 
 {{- /* Pull secrets as a list of objects, each name once. */}}

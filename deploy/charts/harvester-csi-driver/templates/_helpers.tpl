@@ -1,15 +1,20 @@
 {{- /* After `helm upgrade --reuse-values` the values are those of the former chart: what that one did not have is added, in maps too.
-Some maps are somebody's as a whole. */}}
+Some maps are somebody's as a whole. In values of ours, which have podDisruptionBudget, a key that is not there was taken away with
+null, and where that has a meaning it stays away. */}}
 {{- define "csi.defaults" -}}
-{{- include "csi.fill" (list .Values (.Files.Get "files/values.yaml" | fromYaml)) }}
+{{- $taken := list }}
+{{- if hasKey .Values "podDisruptionBudget" }}{{ $taken = list "nodeSelector" "tolerations" "nodeTolerations" "resources" "hostPath" "rotate" }}{{ end }}
+{{- include "csi.fill" (list .Values (.Files.Get "files/values.yaml" | fromYaml) $taken) }}
 {{- end }}
 
 {{- define "csi.fill" -}}
 {{- $own := index . 0 }}
+{{- $taken := index . 2 }}
 {{- range $key, $value := index . 1 }}
-{{- if not (hasKey $own $key) }}{{ $_ := set $own $key $value }}
+{{- if not (hasKey $own $key) }}
+{{- if not (has $key $taken) }}{{ $_ := set $own $key $value }}{{ end }}
 {{- else if has $key (list "affinity" "nodeSelector" "resources" "securityContext" "global" "kube-vip") }}
-{{- else if and (kindIs "map" $value) (kindIs "map" (get $own $key)) }}{{ include "csi.fill" (list (get $own $key) $value) }}
+{{- else if and (kindIs "map" $value) (kindIs "map" (get $own $key)) }}{{ include "csi.fill" (list (get $own $key) $value $taken) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -37,11 +42,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- with $registry }}{{ trimSuffix "/" . }}/{{ end }}
 {{- end }}
 
-{{- /* The image of a sidecar: call with a list of its values and the root. */}}
+{{- /* An image: call with a list of its values and the root. Packages for one registry have it in the name already. */}}
 {{- define "csi.image" -}}
 {{- $image := index . 0 }}
 {{- $root := index . 1 }}
-{{- include "csi.registry" $root }}{{ $image.repository }}:{{ $image.tag | default $root.Chart.AppVersion }}
+{{- $registry := include "csi.registry" $root }}
+{{- if not (hasPrefix $registry $image.repository) }}{{ $registry }}{{ end }}{{ $image.repository }}:{{ $image.tag | default $root.Chart.AppVersion }}
 {{- end }}
 
 {{- /* Pull secrets as a list of objects, each name once. */}}
@@ -149,4 +155,17 @@ livenessProbe:
 {{- define "csi.hasSnapshots" -}}
 {{- $value := toString .Values.snapshots.enabled }}
 {{- if or (eq $value "true") (and (eq $value "auto") (.Capabilities.APIVersions.Has "snapshot.storage.k8s.io/v1")) }}yes{{ end }}
+{{- end }}
+
+{{- /* auto: an upgrade leaves the default to the class that somebody has chosen since. */}}
+{{- define "csi.isDefaultClass" -}}
+{{- $value := toString .Values.storageClass.isDefault }}
+{{- if eq $value "auto" }}
+{{- $value = "true" }}
+{{- range (lookup "storage.k8s.io/v1" "StorageClass" "" "").items }}
+{{- $annotations := .metadata.annotations | default dict }}
+{{- if and (ne .metadata.name "harvester") (eq (get $annotations "storageclass.kubernetes.io/is-default-class") "true") }}{{ $value = "false" }}{{ end }}
+{{- end }}
+{{- end }}
+{{- $value }}
 {{- end }}

@@ -1,15 +1,20 @@
 {{- /* After `helm upgrade --reuse-values` the values are those of the former chart: what that one did not have is added, in maps too.
-Some maps are somebody's as a whole. */}}
+Some maps are somebody's as a whole. In values of ours, which have podDisruptionBudget, a key that is not there was taken away with
+null, and where that has a meaning it stays away. */}}
 {{- define "lb.defaults" -}}
-{{- include "lb.fill" (list .Values (.Files.Get "files/values.yaml" | fromYaml)) }}
+{{- $taken := list }}
+{{- if hasKey .Values "podDisruptionBudget" }}{{ $taken = list "priorityClassName" "resources" }}{{ end }}
+{{- include "lb.fill" (list .Values (.Files.Get "files/values.yaml" | fromYaml) $taken) }}
 {{- end }}
 
 {{- define "lb.fill" -}}
 {{- $own := index . 0 }}
+{{- $taken := index . 2 }}
 {{- range $key, $value := index . 1 }}
-{{- if not (hasKey $own $key) }}{{ $_ := set $own $key $value }}
+{{- if not (hasKey $own $key) }}
+{{- if not (has $key $taken) }}{{ $_ := set $own $key $value }}{{ end }}
 {{- else if has $key (list "affinity" "nodeSelector" "resources" "securityContext" "global" "kube-vip") }}
-{{- else if and (kindIs "map" $value) (kindIs "map" (get $own $key)) }}{{ include "lb.fill" (list (get $own $key) $value) }}
+{{- else if and (kindIs "map" $value) (kindIs "map" (get $own $key)) }}{{ include "lb.fill" (list (get $own $key) $value $taken) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -50,6 +55,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- with $registry }}{{ trimSuffix "/" . }}/{{ end }}
 {{- end }}
 
+{{- /* An image: call with a list of its values and the root. Packages for one registry have it in the name already. */}}
+{{- define "lb.image" -}}
+{{- $image := index . 0 }}
+{{- $root := index . 1 }}
+{{- $registry := include "lb.registry" $root }}
+{{- if not (hasPrefix $registry $image.repository) }}{{ $registry }}{{ end }}{{ $image.repository }}:{{ $image.tag | default $root.Chart.AppVersion }}
+{{- end }}
+
 {{- /* Pull secrets as a list of objects, each name once. */}}
 {{- define "lb.pullSecrets" -}}
 {{- $names := list }}
@@ -72,6 +85,21 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $root := index . 1 }}
 {{- if eq (toString $value) "true" }}yes{{ end }}
 {{- if and (eq (toString $value) "auto") ($root.Capabilities.APIVersions.Has "monitoring.coreos.com/v1") }}yes{{ end }}
+{{- end }}
+
+{{- /* yes where pools admit by their selectors whoever names them: what the value says, else what the Deployment in the cluster
+has; without one, this is a first install. */}}
+{{- define "lb.isStrict" -}}
+{{- $value := toString .Values.enforceNamedPoolScope }}
+{{- if eq $value "true" }}yes
+{{- else if ne $value "false" }}
+{{- $deployment := lookup "apps/v1" "Deployment" .Release.Namespace (include "lb.name" .) }}
+{{- $isStrict := not (or $deployment .Release.IsUpgrade) }}
+{{- range dig "spec" "template" "spec" "containers" list $deployment }}
+{{- if has "--enforce-named-pool-scope" .args }}{{ $isStrict = true }}{{ end }}
+{{- end }}
+{{- if $isStrict }}yes{{ end }}
+{{- end }}
 {{- end }}
 
 {{- /* What both Pods share: call with a dict of root and labels. */}}

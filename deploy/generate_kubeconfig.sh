@@ -6,7 +6,7 @@
 # generate_addon.sh, generate_addon_csi.sh and generate_kubeconfig.sh are one program but for the next line.
 script=generate_kubeconfig
 # What it prints, and makes, changes only together with this number, which the binary has too.
-revision=2
+revision=3
 
 usage() {
     echo "description: $script.sh makes an account in the Harvester cluster for $what of a guest cluster, and prints its kubeconfig. It needs kubectl and jq."
@@ -25,12 +25,13 @@ usage() {
 }
 
 die() {
-    echo "$script.sh: $*" >&2
+    # the echo of some shells takes a backslash in a name for more
+    printf '%s.sh: %s\n' "$script" "$*" >&2
     exit 1
 }
 
 note() {
-    echo "$script.sh: note: $*" >&2
+    printf '%s.sh: note: %s\n' "$script" "$*" >&2
 }
 
 # Prints a secret. printf is a program in some shells, and everybody sees the arguments of a program.
@@ -91,7 +92,7 @@ read_arguments() {
         '' | RKE1 | rke1) default=rke-addon ;;
         RKE2 | rke2 | K3S | K3s | k3s) ;;
         *)
-            echo "Target $target is not supported, please use RKE1, RKE2 or K3S"
+            printf 'Target %s is not supported, please use RKE1, RKE2 or K3S\n' "$target"
             exit 1
             ;;
         esac
@@ -132,6 +133,9 @@ use_binary() {
 no_context() {
     die "kubectl has no current context: set KUBECONFIG to a kubeconfig of the Harvester cluster, such as /etc/rancher/rke2/rke2.yaml of a management node"
 }
+
+# For jq: a text that others have written, without what steers a terminal or turns the text after it round.
+clean='def clean: gsub("[\\t\\n\\r]"; " ") | gsub("[\\p{Cc}\\p{Cf}]"; "\uFFFD");'
 
 # The object as JSON; nothing where it does not exist.
 object() {
@@ -182,7 +186,7 @@ read_context() {
 
 virtual_ip() {
     map=$(object configmap vip --namespace harvester-system) || return 1
-    printf '%s\n' "$map" | jq -r '.data.ip // "" | if . == "" then . elif contains(":") then "https://[" + . + "]:6443" else "https://" + . + ":6443" end'
+    printf '%s\n' "$map" | jq -r '.data.ip // "" | if test("^[0-9A-Fa-f:.]+$") | not then "" elif contains(":") then "https://[" + . + "]:6443" else "https://" + . + ":6443" end'
 }
 
 ensure_account() {
@@ -217,16 +221,16 @@ ensure_binding() {
         printf '%s\n' "$desired" | create
         return
     fi
-    verdict=$(printf '%s\n%s\n' "$found" "$desired" | jq -rs '
+    verdict=$(printf '%s\n%s\n' "$found" "$desired" | jq -rs "$clean"'
         .[0] as $found | .[1] as $desired
-        | if ($found.roleRef | {kind, name}) != ($desired.roleRef | {kind, name}) then "other role " + $found.roleRef.name
+        | if ($found.roleRef | {kind, name}) != ($desired.roleRef | {kind, name}) then "other role " + ($found.roleRef.name | clean)
           elif any($found.subjects[]?; {kind, name, namespace} == $desired.subjects[0]) then "unchanged"
           else "add" end')
     case $verdict in
     unchanged) echo "$resource.rbac.authorization.k8s.io/$2 unchanged" ;;
     # somebody else is in it, whose rights stay
     add)
-        others=$(printf '%s\n' "$found" | jq -r '[.subjects[]? | .kind + " " + (if .namespace then .namespace + "/" else "" end) + .name] | join(", ")')
+        others=$(printf '%s\n' "$found" | jq -r "$clean"'[.subjects[]? | .kind + " " + (if .namespace then .namespace + "/" else "" end) + .name] | join(", ") | clean')
         [ -z "$others" ] || note "$resource.rbac.authorization.k8s.io/$2 is for $others too: take this account back by its subject alone"
         printf '%s\n%s\n' "$found" "$desired" | jq -cs '.[0].subjects += .[1].subjects | .[0]' | kubectl replace -f -
         ;;
@@ -241,13 +245,13 @@ ensure_role() {
     printf '\nCreating a %s%s: %s\n' "$resource" "${2:+ in $2 namespace}" "$shared"
     found=$(object "$resource.rbac.authorization.k8s.io" "$shared" ${2:+--namespace "$2"})
     if [ -n "$found" ]; then
-        why=$(printf '%s\n' "$found" | jq -r --argjson rules "$3" '
+        why=$(printf '%s\n' "$found" | jq -r --argjson rules "$3" "$clean"'
             def rights: [.[]? | (.verbs // [])[] as $verb
                 | ((.apiGroups // [])[] as $group | (.resources // [])[] as $resource
                     | (if (.resourceNames // []) == [] then "" else .resourceNames[] end) as $name
                     | [$verb, $group, $resource, $name]),
                   ((.nonResourceURLs // [])[] as $path | [$verb, "", $path, ""])] | unique;
-            def title: .[0] + " " + .[2] + (if .[3] == "" then "" else " " + .[3] end);
+            def title: .[0] + " " + .[2] + (if .[3] == "" then "" else " " + .[3] end) | clean;
             (.rules | rights) as $found | ($rules | rights) as $wanted
             | if $found - $wanted != [] then "grants " + ($found - $wanted | .[0] | title) + " too"
               elif $wanted - $found != [] then "lacks " + ($wanted - $found | .[0] | title)
@@ -325,6 +329,7 @@ ensure_token() {
         found=$(object secret "$secret" --namespace "$namespace")
         filled=$(line "$found" | jq -r '(.data["ca.crt"] // "") != "" and (.data.token // "") != ""')
         [ "$filled" != true ] || break
+        [ "$(line "$found" | jq -r .immutable)" != true ] || { echo failed; die "Secret $secret is there and is immutable, so that Harvester puts no token into it: if nothing needs it, delete it, then run this again: kubectl delete secret $secret --namespace $namespace"; }
         left=$((left - 1))
         [ $left -gt 0 ] || { echo failed; die "Harvester has put no token into Secret $secret of namespace $namespace for 30 s: run this again, and look at kube-controller-manager of Harvester"; }
         sleep 1
@@ -364,7 +369,8 @@ kubeconfig() {
 }
 
 # Asks the server, with what will be printed, whether the account may do its work. Tries the authority of the account, the one
-# of the administrator's kubeconfig (Rancher stands before Harvester), and the system's.
+# of the administrator's kubeconfig (Rancher stands before Harvester), and the system's. --raw would leave out the path that
+# Rancher's address has (https://github.com/kubernetes/kubectl/issues/1676).
 make_kubeconfig() {
     user=$account-$namespace-$cluster
     if [ -z "$check" ]; then
@@ -383,14 +389,14 @@ make_kubeconfig() {
         left=5
         while :; do
             if answer=$(printf '{"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": {"namespace": "%s", "verb": "create", %s}}}' "$namespace" "$resource" |
-                kubectl --kubeconfig "$folder/config" create --raw /apis/authorization.k8s.io/v1/selfsubjectaccessreviews -f - 2>"$folder/error"); then
+                kubectl --kubeconfig "$folder/config" create --validate=false -o json -f - 2>"$folder/error"); then
                 allowed=$(printf '%s\n' "$answer" | jq -r .status.allowed)
                 [ "$allowed" != true ] || break 2
             fi
             # rights and tokens take a moment to be known everywhere; nothing else changes by waiting
             left=$((left - 1))
             case $(cat "$folder/error") in
-            '' | *Unauthorized* | *orbidden*) ;;
+            '' | *Unauthorized* | *orbidden* | *'provide credentials'*) ;;
             *) left=0 ;;
             esac
             [ $left -gt 0 ] || break
@@ -404,7 +410,8 @@ make_kubeconfig() {
     done
     if [ -z "$answer" ]; then
         echo 'failed'
-        why=$(cat "$folder/error")
+        # the last line says what the others come from
+        why=$(sed -n '$p' "$folder/error" | sed 's/[[:cntrl:]]/?/g')
         die "Harvester cannot be used at $address with this account: $why (another address: --server URL; without this check: --no-check)"
     fi
     echo 'done'
@@ -423,10 +430,11 @@ tell_kubeconfig() {
 keep_kubeconfig() {
     printf 'Creating target directory to hold files in ./tmp/kube...'
     mkdir -p ./tmp/kube
+    [ -z "$(find ./tmp ./tmp/kube -prune ! -user "$(id -u)")" ] || die "./tmp/kube belongs to another user, who could take what is put there"
     file=./tmp/kube/k8s-$account-$namespace-conf
-    # a file that is there keeps its mode
+    # a file that is there keeps its mode, and a link that somebody puts there meanwhile would be followed
     rm -f "$file"
-    (umask 077 && line "$result" >"$file")
+    (set -C && umask 077 && line "$result" >"$file") || die "$file was put there by somebody else meanwhile"
     echo 'done'
 }
 

@@ -28,7 +28,9 @@ pub(crate) struct How {
     /// With what each program that is started gets as arguments in file `arguments`.
     pub(crate) watched: bool,
     /// The context of the kubeconfig, where it is not Harvester.
-    pub(crate) kubeconfig: Option<&'static str>,
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// Whenever a kept kubeconfig is removed, somebody puts a link to `stolen` in its place.
+    pub(crate) thief: bool,
 }
 
 /// What a run left.
@@ -199,6 +201,11 @@ impl Host {
         if how.watched {
             watched_tools(&programs, &folder.path().join("arguments"));
         }
+        if how.thief {
+            let (rm, stolen) = (in_path("rm").unwrap(), folder.path().join("stolen"));
+            let link = format!("case $2 in *-conf) ln -s {} \"$2\";; esac", stolen.display());
+            program(&programs.join("rm"), &format!("{} \"$@\"\n{link}", rm.display()));
+        }
         let mut path = programs.display().to_string();
         if how.bsd {
             bsd_tools(&programs);
@@ -216,7 +223,7 @@ impl Host {
         } else {
             command.arg("-s");
         }
-        let kubeconfig = how.kubeconfig.map_or_else(|| self.kubeconfig(), PathBuf::from);
+        let kubeconfig = how.kubeconfig.clone().unwrap_or_else(|| self.kubeconfig());
         command.args(arguments.split(' ').filter(|word| !word.is_empty())).current_dir(&work).env_clear();
         command.envs([("PATH", path.as_str()), ("LANG", "de_DE.UTF-8")]);
         command.env("KUBECONFIG", kubeconfig).env("TMPDIR", &temporary).env("HOME", self.folder.path());
@@ -266,6 +273,11 @@ pub(crate) fn below(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
+fn program(file: &Path, text: &str) {
+    fs::write(file, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
 /// The programs that a script may start, which note how they are called.
 fn watched_tools(folder: &Path, log: &Path) {
     for name in ["kubectl", "jq", "printf", "echo", "cat", "sed", "mkdir", "mktemp", "rm", "sleep"] {
@@ -273,8 +285,7 @@ fn watched_tools(folder: &Path, log: &Path) {
         let real = fs::read_link(&file).ok().or_else(|| in_path(name)).unwrap();
         drop(fs::remove_file(&file));
         let note = format!("printf '%s\\n' \"{name} $*\" >>{}", log.display());
-        fs::write(&file, format!("#!/bin/sh\n{note}\nexec {} \"$@\"\n", real.display())).unwrap();
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        program(&file, &format!("{note}\nexec {} \"$@\"", real.display()));
     }
 }
 
@@ -295,7 +306,6 @@ fn bsd_tools(folder: &Path) {
     ] {
         let real = in_path(name).unwrap();
         let file = folder.join(name);
-        fs::write(&file, format!("#!/bin/sh\n{refuse}\n{more}\nexec {} \"$@\"\n", real.display())).unwrap();
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        program(&file, &format!("{refuse}\n{more}\nexec {} \"$@\"", real.display()));
     }
 }

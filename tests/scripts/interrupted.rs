@@ -14,7 +14,7 @@ use super::host::{Host, below, in_path, shells};
 /// A kubectl that tells when the check is under way, by `reached`, and does not come back from it.
 const HANGS: &str = "#!/bin/sh
 case $* in
-*'create --raw'*)
+*'/config create '*)
     echo now > reached
     read -r never < never
     ;;

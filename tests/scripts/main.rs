@@ -5,6 +5,7 @@
 
 mod host;
 mod interrupted;
+mod rancher;
 mod rights;
 mod same;
 mod text;

@@ -2,7 +2,9 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
-use super::host::{Host, How};
+use k8s_openapi::serde_json::json;
+
+use super::host::{Host, How, shells};
 
 const ADDON: &str = "generate_addon.sh";
 const CSI: &str = "generate_addon_csi.sh";
@@ -146,6 +148,51 @@ async fn the_kubeconfig_is_kept_only_where_that_is_asked_for_and_for_its_owner_a
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_link_that_somebody_puts_in_the_place_of_the_kept_kubeconfig_is_not_followed() {
+    let Some(host) = Host::open().await else { return };
+    for shell in shells() {
+        let how = How { shell: shell.clone(), thief: true, ..How::default() };
+        let told = host.run(&how, ADDON, "demo vms --keep --format kubeconfig").await;
+        assert_eq!(told.code, Some(1), "{shell:?} {}", told.err);
+        assert!(told.err.contains("was put there by somebody else meanwhile"), "{shell:?} {}", told.err);
+        assert!(!told.folder.path().join("stolen").exists() && told.out.is_empty(), "{shell:?}");
+    }
+}
+
+/// Names of roles and subjects may hold any character, and some shells' `echo` takes a backslash for more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_of_somebody_else_cannot_steer_the_terminal() {
+    let Some(host) = Host::open().await else { return };
+    let object = |kind: &str, role: &str| {
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": "vms-demo"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+            "subjects": [{"kind": "User", "name": "a\\c\\033[2J\u{1b}[2J\nnote: b"}]})
+    };
+    let mut binding = object("RoleBinding", "harvesterhci.io:cloudprovider");
+    binding["metadata"]["namespace"] = "vms".into();
+    host.apply(&binding.to_string()).await;
+    host.apply(&object("ClusterRoleBinding", "x\\c\u{1b}[2J\u{202e}").to_string()).await;
+    let mut ways: Vec<_> = shells().into_iter().map(|shell| How { shell, ..How::default() }).collect();
+    ways.push(How { binary: true, ..How::default() });
+    for how in ways {
+        let told = host.run(&how, CSI, &format!("demo vms rke2 --server {}", host.address)).await;
+        let is_bad = |letter: char| letter != '\n' && letter.is_control() || letter == '\u{202e}';
+        assert!(!(told.out.clone() + &told.err).contains(is_bad), "{how:?} {:?}", told.err);
+        let note = "is for User a\\c\\033[2J\u{fffd}[2J";
+        assert!(told.err.contains(note) && !told.err.contains("\nnote:"), "{how:?} {:?}", told.err);
+        assert!(
+            told.err.contains("grants the role x\\c\u{fffd}[2J\u{fffd}: if nothing needs it"),
+            "{how:?} {:?}",
+            told.err
+        );
+        // for the next way
+        let (done, told) = host.kubectl("delete rolebinding vms-demo -n vms").await;
+        assert!(done, "{told}");
+        host.apply(&binding.to_string()).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_address_that_does_not_answer_is_told_and_no_token_is_printed_or_left() {
     let Some(host) = Host::open().await else { return };
     host.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: vip, namespace: harvester-system}, data: {ip: 127.255.255.254}}")
@@ -232,7 +279,7 @@ async fn a_cluster_that_is_no_harvester_is_refused_before_anything_is_made() {
         let sentence =
             "the cluster of context local has no ClusterRole harvesterhci.io:csi-driver: is it Harvester";
         assert!(told.err.contains(sentence), "{}", told.err);
-        let how = How { binary, kubeconfig: Some("/nowhere"), ..How::default() };
+        let how = How { binary, kubeconfig: Some("/nowhere".into()), ..How::default() };
         let told = host.run(&how, ADDON, "demo vms").await;
         assert!(told.code == Some(1) && told.err.contains("set KUBECONFIG to"), "{}", told.err);
     }

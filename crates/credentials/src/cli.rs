@@ -29,7 +29,7 @@ use crate::{
 /// Name in usage texts and in the User-Agent.
 const PROGRAM: &str = "harvester-cloud-provider";
 /// What is printed, and made, changes only together with this number, which the scripts in `deploy/` have too.
-pub const REVISION: u32 = 2;
+pub const REVISION: u32 = 3;
 const WRONG_ARGUMENTS: u8 = 2;
 const RIGHT_MISSING: u8 = 3;
 /// Longest kubeconfig that is read from standard input.
@@ -217,6 +217,8 @@ impl Generate {
             options: &options,
             program: &self.program,
             progress: &mut *progress,
+            notes: &mut io::stderr(),
+            user: None,
         };
         run.generate().await.map_err(|error| error.to_string())
     }

@@ -2,6 +2,16 @@
 
 use std::io;
 
+use program::text::cut_clean;
+
+/// Longest text of others that is shown.
+const LONGEST: usize = 1_000;
+
+/// Text of others for one line of a terminal.
+pub(crate) fn shown(text: &str) -> String {
+    cut_clean(text, LONGEST)
+}
+
 /// Why there is no kubeconfig: a sentence for people.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
@@ -16,6 +26,11 @@ pub(crate) fn fault(text: impl Into<String>) -> Error {
 }
 
 impl Error {
+    /// What is asked for is not there.
+    pub(crate) fn not_found(text: String) -> Self {
+        Self { text, code: Some(404) }
+    }
+
     /// A sentence about this answer.
     pub(crate) fn of(error: &kube::Error, text: String) -> Self {
         let code = match error {
@@ -41,8 +56,8 @@ impl From<io::Error> for Error {
 /// What a server or the way to it says, without the object that it says it by.
 pub(crate) fn sentence(error: &kube::Error) -> String {
     match error {
-        kube::Error::Api(status) => format!("{} ({})", status.message, status.code),
-        _ => one_line(error),
+        kube::Error::Api(status) => format!("{} ({})", shown(&status.message), status.code),
+        _ => shown(&one_line(error)),
     }
 }
 
@@ -58,4 +73,17 @@ fn one_line(error: &dyn std::error::Error) -> String {
         cause = inner.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_says_cannot_steer_a_terminal() {
+        let status =
+            kube::core::Status::failure("\u{1b}]0;x\u{7}no\nnote: all is well", "Forbidden").with_code(403);
+        let told = sentence(&kube::Error::Api(status.boxed()));
+        assert_eq!(told, "\u{fffd}]0;x\u{fffd}no note: all is well (403)");
+    }
 }

@@ -4,7 +4,7 @@ use std::{
     fmt::Display,
     fs,
     io::{self, Write},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::Path,
     time::Duration,
 };
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{
-    error::{Error, fault, sentence},
+    error::{Error, fault, sentence, shown},
     object,
     output::{self, Content},
     plan::{self, Step, Verdict},
@@ -44,8 +44,8 @@ pub(crate) struct Administrator {
 impl Administrator {
     /// By the current context of a kubeconfig.
     pub(crate) fn of(kubeconfig: &kube::config::Kubeconfig, options: &Options) -> Result<Self, Error> {
-        let text = serde_json::to_string(kubeconfig).map_err(|error| fault(error.to_string()))?;
-        let config = CloudConfig::parse(&text, "of the administrator", &Environment::of_process());
+        let environment = Environment::of_process();
+        let config = CloudConfig::of_person(kubeconfig.clone(), "of the administrator", &environment);
         let config = config.map_err(|error| fault(error.to_string()))?;
         let client = Connection::open(&config, options).map_err(|error| fault(error.to_string()))?.client();
         let named = kubeconfig.contexts.iter().find(|named| named.name == config.context);
@@ -78,17 +78,22 @@ pub(crate) struct Run<'a> {
     pub(crate) program: &'a str,
     /// Where the steps are said.
     pub(crate) progress: &'a mut (dyn Write + Send + Sync),
+    /// Where it is said what a person had better know.
+    pub(crate) notes: &'a mut (dyn Write + Send + Sync),
+    /// Name of user and context in the kubeconfig; else of account, namespace and cluster.
+    pub(crate) user: Option<&'a str>,
 }
 
 impl Run<'_> {
     fn say(&mut self, text: impl Display) -> Result<(), Error> {
-        self.progress.write_all(text.to_string().as_bytes())?;
+        let lines: Vec<_> = text.to_string().split('\n').map(shown).collect();
+        self.progress.write_all(lines.join("\n").as_bytes())?;
         Ok(self.progress.flush()?)
     }
 
-    fn note(&self, text: impl Display) {
+    fn note(&mut self, text: impl Display) {
         // a closed terminal is no reason to fail
-        writeln!(io::stderr(), "{}: note: {text}", self.program).ok();
+        writeln!(self.notes, "{}: note: {}", self.program, shown(&text.to_string())).ok();
     }
 
     /// Makes what is needed; returns the result in the form that was asked for.
@@ -116,14 +121,7 @@ impl Run<'_> {
         let head =
             format!("Setting current context to: {context}\nCluster name: {cluster}\nEndpoint: {server}\n");
         let authorities = [ca.clone(), of_context.clone(), String::new()];
-        let content = Content {
-            ca,
-            server,
-            server_name,
-            cluster: cluster.clone(),
-            user: format!("{}-{}-{cluster}", request.account, request.namespace),
-            namespace: request.namespace.clone(),
-        };
+        let content = self.content(ca, server, server_name);
         self.say(head)?;
         let content = if request.check { self.checked(content, authorities, &token).await? } else { content };
         let kubeconfig = content.kubeconfig(&token);
@@ -134,6 +132,35 @@ impl Run<'_> {
             self.say("done\n")?;
         }
         Ok(output::result(request.part, request.format, &kubeconfig))
+    }
+
+    /// The kubeconfig of an account that has its token already. Makes nothing.
+    pub(crate) async fn existing(mut self) -> Result<String, Error> {
+        let (server, server_name) = self.server().await?;
+        let Request { account, namespace, .. } = self.request;
+        let client = &self.administrator.client;
+        let owner = object::get(client, &plan::account(self.request).1).await?;
+        let uid = owner.as_ref().and_then(|owner| owner["metadata"]["uid"].as_str()).unwrap_or_default();
+        let found = object::get(client, &plan::secret(self.request, uid)).await?;
+        let found = found.filter(|secret| plan::is_token_of(secret, uid) && filled(secret) == Filled::Yes);
+        let secret = found.ok_or_else(|| {
+            let name = plan::secret_name(account);
+            Error::not_found(format!(
+                "there is no account {account} with a token in Secret {name} of namespace {namespace}: POST makes it"
+            ))
+        })?;
+        let (ca, token) = token_in(&secret)?;
+        let authorities = [ca.clone(), self.administrator.ca.clone(), String::new()];
+        let content = self.content(ca, server, server_name);
+        let content =
+            if self.request.check { self.checked(content, authorities, &token).await? } else { content };
+        Ok(content.kubeconfig(&token))
+    }
+
+    fn content(&self, ca: String, server: String, server_name: String) -> Content {
+        let (Request { account, namespace, .. }, cluster) = (self.request, &self.administrator.cluster);
+        let user = self.user.map_or_else(|| format!("{account}-{namespace}-{cluster}"), str::to_owned);
+        Content { ca, server, server_name, cluster: cluster.clone(), user, namespace: namespace.clone() }
     }
 
     /// Refuses a cluster that lacks Harvester's roles.
@@ -159,10 +186,11 @@ impl Run<'_> {
     }
 
     /// The address for the guest cluster, and the name that the server's certificate has.
-    async fn server(&self) -> Result<(String, String), Error> {
+    async fn server(&mut self) -> Result<(String, String), Error> {
         let Administrator { server, server_name, .. } = &self.administrator;
+        let (server, server_name) = (server.clone(), server_name.clone());
         if let Some(given) = &self.request.server {
-            return Ok((given.clone(), server_name.clone()));
+            return Ok((given.clone(), server_name));
         }
         if self.request.part == Part::CsiDriver {
             let vip = self.virtual_ip().await?.ok_or_else(|| {
@@ -172,21 +200,23 @@ impl Run<'_> {
             })?;
             return Ok((vip, String::new()));
         }
-        if is_own(server) {
+        if is_own(&server) {
             let vip = self.virtual_ip().await.ok().flatten();
             let vip = vip.as_deref().unwrap_or("https://ADDRESS:6443");
             self.note(format!(
                 "the guest cluster does not reach {server}, which is this machine itself: run this again with --server {vip}"
             ));
         }
-        Ok((server.clone(), server_name.clone()))
+        Ok((server, server_name))
     }
 
     async fn virtual_ip(&self) -> Result<Option<String>, Error> {
         let like = json!({"apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {"name": "vip", "namespace": "harvester-system"}});
         let map = object::get(&self.administrator.client, &like).await?;
-        let ip = map.as_ref().and_then(|map| map["data"]["ip"].as_str()).filter(|ip| !ip.is_empty());
+        let is_of_address = |byte: u8| byte.is_ascii_hexdigit() || b":.".contains(&byte);
+        let ip = map.as_ref().and_then(|map| map["data"]["ip"].as_str());
+        let ip = ip.filter(|ip| !ip.is_empty() && ip.bytes().all(is_of_address));
         Ok(ip.map(|ip| {
             if ip.contains(':') { format!("https://[{ip}]:6443") } else { format!("https://{ip}:6443") }
         }))
@@ -267,11 +297,7 @@ impl Run<'_> {
 
     /// The token that does not end, and the certificate authority: both in the form that the kubeconfig has.
     async fn lasting_token(&mut self, uid: &str) -> Result<(String, String), Error> {
-        let secret = self.secret(uid).await?;
-        let token = STANDARD.decode(secret["data"]["token"].as_str().unwrap_or_default());
-        let token = token.ok().and_then(|token| String::from_utf8(token).ok());
-        let token = token.ok_or_else(|| fault("the token in the Secret is no text"))?;
-        Ok((secret["data"]["ca.crt"].as_str().unwrap_or_default().to_owned(), token))
+        token_in(&self.secret(uid).await?)
     }
 
     /// The Secret with the token in it.
@@ -287,10 +313,16 @@ impl Run<'_> {
         self.say(format!("Secret name: {name}\n\nExtracting ca.crt from secret..."))?;
         for attempt in 1.. {
             let found = object::get(&self.administrator.client, &wanted).await?.unwrap_or_default();
-            let has = |key: &str| found["data"][key].as_str().is_some_and(|value| !value.is_empty());
-            if has("ca.crt") && has("token") {
-                self.say("done\nGetting user token from secret...done\n")?;
-                return Ok(found);
+            match filled(&found) {
+                Filled::Yes => {
+                    self.say("done\nGetting user token from secret...done\n")?;
+                    return Ok(found);
+                }
+                Filled::Never => {
+                    self.say("failed\n")?;
+                    return Err(refused(&wanted, "is immutable, so that Harvester puts no token into it"));
+                }
+                Filled::NotYet => {}
             }
             if attempt == TRIES_FOR_TOKEN {
                 break;
@@ -326,10 +358,10 @@ impl Run<'_> {
                 self.say("done\n")?;
                 if !allowed {
                     let (account, namespace) = (&self.request.account, &self.request.namespace);
+                    let (_, resource) = self.work();
                     self.note(format!(
-                        "the account {account} may not create \"{}\" in namespace {namespace}: ClusterRole {} of this \
+                        "the account {account} may not create \"{resource}\" in namespace {namespace}: ClusterRole {} of this \
                          Harvester does not grant it",
-                        self.work().1,
                         plan::CLOUD_PROVIDER
                     ));
                 }
@@ -385,12 +417,39 @@ impl Run<'_> {
     }
 }
 
+/// Whether Harvester has put a token into a Secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Filled {
+    Yes,
+    NotYet,
+    /// Nobody may change it, Harvester included.
+    Never,
+}
+
+fn filled(secret: &Value) -> Filled {
+    let has = |key: &str| secret["data"][key].as_str().is_some_and(|value| !value.is_empty());
+    match (has("ca.crt") && has("token"), &secret["immutable"]) {
+        (true, _) => Filled::Yes,
+        (false, Value::Bool(true)) => Filled::Never,
+        (false, _) => Filled::NotYet,
+    }
+}
+
+/// Certificate authority and token of a Secret, in the form that the kubeconfig has.
+fn token_in(secret: &Value) -> Result<(String, String), Error> {
+    let token = STANDARD.decode(secret["data"]["token"].as_str().unwrap_or_default());
+    let token = token.ok().and_then(|token| String::from_utf8(token).ok());
+    let token = token.ok_or_else(|| fault("the token in the Secret is no text"))?;
+    Ok((secret["data"]["ca.crt"].as_str().unwrap_or_default().to_owned(), token))
+}
+
 fn refused(wanted: &Value, why: &str) -> Error {
     let kind = wanted["kind"].as_str().unwrap_or_default();
     let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
     let place = wanted["metadata"]["namespace"].as_str().map(|place| format!(" --namespace {place}"));
     fault(format!(
-        "{kind} {name} is there and {why}: if nothing needs it, delete it, then run this again: kubectl delete {} {name}{}",
+        "{kind} {name} is there and {}: if nothing needs it, delete it, then run this again: kubectl delete {} {name}{}",
+        shown(why),
         kind.to_lowercase(),
         place.unwrap_or_default()
     ))
@@ -405,24 +464,45 @@ fn is_own(server: &str) -> bool {
     ["//127.", "//localhost", "//0.0.0.0", "//[::1]"].iter().any(|own| server.contains(own))
 }
 
-fn keep(request: &Request, kubeconfig: &str) -> io::Result<()> {
+fn keep(request: &Request, kubeconfig: &str) -> Result<(), Error> {
     let folder = Path::new("tmp/kube");
     fs::create_dir_all(folder)?;
     let file = folder.join(format!("k8s-{}-{}-conf", request.account, request.namespace));
-    // a file that is there keeps its mode
+    // a file that is there keeps its mode, and a link that somebody puts there meanwhile would be followed
     match fs::remove_file(&file) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
         _ => {}
     }
-    fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(file)?
-        .write_all(kubeconfig.as_bytes())
+    let mut kept = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file)?;
+    let own = kept.metadata()?.uid();
+    for folder in [Path::new("tmp"), folder] {
+        if fs::symlink_metadata(folder)?.uid() != own {
+            fs::remove_file(&file)?;
+            return Err(fault("./tmp/kube belongs to another user, who could take what is put there"));
+        }
+    }
+    Ok(kept.write_all(kubeconfig.as_bytes())?)
 }
 
 /// Whether the steps are said on standard output; with the bare kubeconfig nothing else is.
 pub(crate) fn is_said_on_stdout(format: Format) -> bool {
     format != Format::Kubeconfig
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::fresh(json!({"data": null}), Filled::NotYet)]
+    #[case::half(json!({"data": {"ca.crt": "YQ==", "token": ""}}), Filled::NotYet)]
+    #[case::filled(json!({"data": {"ca.crt": "YQ==", "token": "YQ=="}}), Filled::Yes)]
+    #[case::filled_and_kept(json!({"immutable": true, "data": {"ca.crt": "YQ==", "token": "YQ=="}}), Filled::Yes)]
+    #[case::nobody_can_fill_it(json!({"immutable": true, "data": {"token": ""}}), Filled::Never)]
+    #[case::gone(Value::Null, Filled::NotYet)]
+    fn a_secret_that_nobody_may_change_is_not_waited_for(#[case] secret: Value, #[case] expected: Filled) {
+        assert_eq!(filled(&secret), expected);
+    }
 }

@@ -12,7 +12,11 @@ use program::capabilities::Right;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use crate::{error::sentence, object, request::Part};
+use crate::{
+    error::{sentence, shown},
+    object,
+    request::Part,
+};
 
 /// Questions that are asked at once.
 const AT_ONCE: usize = 8;
@@ -193,10 +197,12 @@ fn life(end: Expiry, now: Timestamp) -> String {
 /// The report for people.
 pub(crate) fn render(report: &Report) -> String {
     let Report { file, context, server, namespace, answer, user, credential, authority, rights, .. } = report;
-    let mut text = format!("cloud-config  {file}, context {context}\nnamespace     {namespace}\n");
+    let mut text = String::new();
     let mut line = |name: &str, rest: &str| {
-        writeln!(text, "{name:14}{rest}").expect("a text can be written to");
+        writeln!(text, "{name:14}{}", shown(rest)).expect("a text can be written to");
     };
+    line("cloud-config", &format!("{file}, context {context}"));
+    line("namespace", namespace);
     match answer {
         Ok(version) => line("endpoint", &format!("{server} answers: Kubernetes {version}")),
         Err(why) => line("endpoint", &format!("{server} CANNOT BE USED: {why}")),
@@ -291,6 +297,17 @@ mod tests {
             assert!(text.contains(line), "{line}\n{text}");
         }
         assert!(!text.contains("known"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_cloud_config_of_somebody_else_cannot_steer_the_terminal_of_who_looks_at_it() {
+        let (_server, config) = served("known").await;
+        let mut report = report(&config, Part::CloudProvider).await;
+        report.namespace = "vms\u{1b}[2J\nright  all".to_owned();
+        report.user = Some("demo\u{202e}\r".to_owned());
+        let text = render(&report);
+        assert!(text.contains("namespace     vms\u{fffd}[2J right  all\n"), "{text}");
+        assert!(text.contains("credential    demo\u{fffd} , "), "{text}");
     }
 
     #[tokio::test]

@@ -20,7 +20,7 @@ use kube::Client;
 use serde_json::json;
 
 use crate::{
-    error::{Error, fault, sentence},
+    error::{Error, fault, sentence, shown},
     object, plan,
 };
 
@@ -65,8 +65,8 @@ pub(crate) async fn renew_file(
     now: Timestamp,
 ) -> Result<Renewed, Error> {
     let name = file.display().to_string();
-    let text = fs::read_to_string(file).map_err(|error| fault(format!("read {name}: {error}")))?;
-    match look(&text, &name, at_once, options, now).await? {
+    let config = CloudConfig::read(file).map_err(|error| fault(error.to_string()))?;
+    match look(&config, at_once, options, now).await? {
         Looked::DueAt(due) => Ok(Renewed::DueAt(due)),
         Looked::Fresh(text, end) => {
             write(file, &text).map_err(|error| fault(format!("write {name}: {error}; it is as it was")))?;
@@ -93,7 +93,9 @@ pub(crate) async fn renew_secret(
     let data = secret["data"][key].as_str().and_then(|data| STANDARD.decode(data).ok());
     let text = data.and_then(|data| String::from_utf8(data).ok());
     let text = text.ok_or_else(|| fault(format!("{place} holds no text")))?;
-    match look(&text, &place.to_string(), at_once, options, now).await? {
+    let config = CloudConfig::parse(&text, &place.to_string(), &Environment::of_process());
+    let config = config.map_err(|error| fault(error.to_string()))?;
+    match look(&config, at_once, options, now).await? {
         Looked::DueAt(due) => Ok(Renewed::DueAt(due)),
         Looked::Fresh(text, end) => {
             secret["data"][key] = STANDARD.encode(text).into();
@@ -106,23 +108,19 @@ pub(crate) async fn renew_secret(
 
 /// Asks for a new token with the rights of the old one, and tries it.
 async fn look(
-    text: &str,
-    name: &str,
+    config: &CloudConfig,
     at_once: bool,
     options: &Options,
     now: Timestamp,
 ) -> Result<Looked, Error> {
-    let parse = |text: &str| {
-        let config = CloudConfig::parse(text, name, &Environment::of_process());
-        config.map_err(|error| fault(error.to_string()))
-    };
-    let config = parse(text)?;
+    let (text, name) = (config.source(), &config.file);
     let token = token::of_kubeconfig(text, Some(&config.context))
         .ok_or_else(|| fault(format!("{name} holds no token")))?;
     let claims = Claims::of(&token).ok_or_else(|| {
         fault(format!("the token of {name} is of no service account of Harvester: only these are renewed"))
     })?;
-    let Claims { account, namespace, .. } = &claims;
+    let [account, namespace] = [&claims.account, &claims.namespace].map(|name| shown(name));
+    let (account, namespace) = (&account, &namespace);
     let Some((life, due)) = claims.life() else {
         return Err(fault(format!(
             "the token of {name} does not end, so it cannot be renewed; make one that can: cloud-config generate --rotate \
@@ -133,7 +131,7 @@ async fn look(
         return Ok(Looked::DueAt(due));
     }
     let question = token::request(account, life);
-    let answer = object::token(&client(&config, options)?, namespace, account, &question).await;
+    let answer = object::token(&client(config, options)?, namespace, account, &question).await;
     let answer = answer.map_err(|error| {
         fault(match &error {
             kube::Error::Api(status) if status.code == 401 => format!(
@@ -150,9 +148,9 @@ async fn look(
     if token::of_kubeconfig(&fresh, Some(&config.context)).as_deref() != Some(field("token").as_str()) {
         return Err(fault(format!("the token of {name} is not there as it is: write it on one line")));
     }
-    let tried = client(&parse(&fresh)?, options)?.apiserver_version().await;
+    let tried = client(&config.with_token(&field("token")), options)?.apiserver_version().await;
     tried.map_err(|error| fault(format!("Harvester does not take the new token: {}", sentence(&error))))?;
-    Ok(Looked::Fresh(fresh, field("expirationTimestamp")))
+    Ok(Looked::Fresh(fresh, shown(&field("expirationTimestamp"))))
 }
 
 fn client(config: &CloudConfig, options: &Options) -> Result<Client, Error> {
@@ -375,6 +373,21 @@ mod tests {
         assert_ne!(found["data"]["cloud-config"], secret["data"]["cloud-config"].take());
         assert_eq!(found["data"]["other"], "YQ==");
         assert!(renew("absent", true).await.unwrap_err().contains("is not there"));
+        // who may write the Secret has no program run on the machine of the administrator
+        for reference in [
+            "exec: {command: 'true', apiVersion: client.authentication.k8s.io/v1}",
+            "auth-provider: {name: gcp, config: {cmd-path: /bin/true}}",
+            "tokenFile: /etc/shadow",
+            "client-certificate: /etc/shadow",
+        ] {
+            let mut found = object::get(&guest, &secret).await.unwrap().unwrap();
+            let bad = text.replace("    token: ", &format!("    {reference}\n    token: "));
+            assert_ne!(bad, text);
+            found["data"]["cloud-config"] = STANDARD.encode(bad).into();
+            object::replace(&guest, &found).await.unwrap();
+            let told = renew("hcp", true).await.unwrap_err();
+            assert!(told.contains("is not taken from it"), "{told}");
+        }
     }
 
     #[tokio::test]

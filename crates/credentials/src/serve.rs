@@ -1,8 +1,9 @@
 //! `cloud-config serve`: the kubeconfig API of Harvester's documentation, on an address of our own.
 //!
 //! ```text
-//! caller ──TLS──► rate, token, names ──► generate, as the caller ──► Harvester
+//! caller ──TLS──► token, rate, names ──► generate, as the caller ──► Harvester
 //! ```
+//! POST makes what is not there, GET reads what is.
 //! The process has no rights and no kubeconfig: each request does what the caller's own token may do. Of the caller's
 //! headers the token alone reaches Harvester. Nobody logs it.
 
@@ -27,28 +28,30 @@ use axum::{
 use cloud_config::Options;
 use http::{HeaderValue, Method, StatusCode, header};
 use kube::config::Kubeconfig;
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, timeout},
-};
+use program::text::cut_clean;
+use tokio::time::{Instant, timeout};
 
 use crate::{
     generate::{Administrator, Run},
     output::{self, Content},
 };
 use question::{Fields, Question, Refusal, bearer, refuse};
-use rate::Rate;
+use rate::{Rate, Refusals, Work};
 
 /// The path of the documentation.
 pub(crate) const PATH: &str = "/v1/harvester/kubeconfig";
+/// As Harvester's own API says it.
+const YAML: &str = "application/x-yaml; charset=utf-8";
+/// Name of cluster, user and context in a kubeconfig, as Harvester's own API has it.
+const NAME: &str = "default";
 /// Longest body.
 const BODY_MAX: usize = 4 << 10;
 /// How long a body may take.
 const BODY_WITHIN: Duration = Duration::from_secs(5);
 /// How long Harvester may take: the token of a new account comes within half a minute.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
-/// Requests in work at once.
-const AT_ONCE: usize = 8;
+/// Longest reason of a refusal in the log.
+const WHY_MAX: usize = 300;
 
 /// Where requests lead.
 #[derive(Clone, Debug)]
@@ -68,17 +71,24 @@ pub(crate) struct Target {
 struct Api {
     target: Arc<Target>,
     rate: Arc<Mutex<Rate>>,
-    places: Arc<Semaphore>,
+    refusals: Arc<Mutex<Refusals>>,
+    work: Work,
+}
+
+impl Api {
+    fn of(target: Target) -> Self {
+        Self {
+            target: Arc::new(target),
+            rate: Arc::new(Mutex::new(Rate::starting(Instant::now()))),
+            refusals: Arc::default(),
+            work: Work::default(),
+        }
+    }
 }
 
 /// The API at its path, and nothing else.
 pub(crate) fn router(target: Target) -> Router {
-    let api = Api {
-        target: Arc::new(target),
-        rate: Arc::new(Mutex::new(Rate::starting(Instant::now()))),
-        places: Arc::new(Semaphore::new(AT_ONCE)),
-    };
-    Router::new().route(PATH, any(answer)).with_state(api)
+    Router::new().route(PATH, any(answer)).with_state(Api::of(target))
 }
 
 async fn answer(State(api): State<Api>, peer: ConnectInfo<SocketAddr>, request: Request) -> Response {
@@ -86,7 +96,12 @@ async fn answer(State(api): State<Api>, peer: ConnectInfo<SocketAddr>, request: 
     let mut response = match api.kubeconfig(peer.0, request).await {
         Ok((kind, text)) => ([(header::CONTENT_TYPE, kind)], text).into_response(),
         Err(Answer { refusal: Refusal { status, why }, wait }) => {
-            tracing::info!(peer = %peer.0.ip(), %method, status = status.as_u16(), "refused: {why}");
+            let reason = cut_clean(&why, WHY_MAX);
+            tracing::debug!(peer = %peer.0.ip(), %method, status = status.as_u16(), "refused: {reason}");
+            let told = api.refusals.lock().unwrap_or_else(PoisonError::into_inner).add(Instant::now());
+            if let Some(count) = told {
+                tracing::info!(count, "requests were refused; --loglevel debug tells each");
+            }
             let body = serde_json::json!({"type": "error", "status": status.as_u16(), "message": why});
             let mut response = (status, axum::Json(body)).into_response();
             let headers = response.headers_mut();
@@ -126,24 +141,27 @@ impl Api {
         if ![Method::GET, Method::POST].contains(request.method()) {
             return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "use GET or POST").into());
         }
-        let admitted = {
+        // who sends no token is answered without being counted: who is behind the same address may have one
+        let token = bearer(request.headers())?.to_owned();
+        let (digest, admitted) = {
             let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
-            rate.admit(peer.ip().into(), Instant::now())
+            let digest = rate.digest(&token);
+            (digest, rate.admit(peer.ip().into(), digest, Instant::now()))
         };
         let many =
             |wait| Answer { refusal: refuse(StatusCode::TOO_MANY_REQUESTS, "too many requests"), wait };
         admitted.map_err(many)?;
-        let token = bearer(request.headers())?.to_owned();
+        let makes = request.method() == Method::POST;
         let fields = fields(request).await?;
         let question = Question::of(fields, self.target.server.as_deref(), self.target.check)?;
-        let _place = self.places.try_acquire().map_err(|_| many(Duration::from_secs(1)))?;
-        let made = timeout(ANSWER_WITHIN, self.target.generate(&question, &token)).await;
+        let _place = self.work.begin(digest).ok_or_else(|| many(Duration::from_secs(1)))?;
+        let made = timeout(ANSWER_WITHIN, self.target.kubeconfig(&question, &token, makes)).await;
         let late = |_| refuse(StatusCode::GATEWAY_TIMEOUT, "Harvester did not answer within a minute");
         let text = made.map_err(late)??;
         let request = &question.request;
-        tracing::info!(peer = %peer.ip(), namespace = request.namespace, account = request.account, "made a kubeconfig");
+        tracing::info!(peer = %peer.ip(), namespace = request.namespace, account = request.account, makes, "gave a kubeconfig");
         if question.yaml {
-            return Ok(("application/yaml", output::user_data(&text)));
+            return Ok((YAML, output::user_data(&text)));
         }
         let broken = |error: serde_json::Error| refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string());
         Ok(("application/json", serde_json::to_string(&text).map_err(broken)?))
@@ -166,13 +184,13 @@ async fn fields(request: Request) -> Result<Fields, Refusal> {
 }
 
 impl Target {
-    /// What `cloud-config generate` does, with the caller's rights.
-    async fn generate(&self, question: &Question, token: &str) -> Result<String, Refusal> {
+    /// What `cloud-config generate` does, with the caller's rights; or the kubeconfig of what is there.
+    async fn kubeconfig(&self, question: &Question, token: &str, makes: bool) -> Result<String, Refusal> {
         let caller = Content {
             ca: self.ca.clone(),
             server: self.api_server.clone(),
             server_name: String::new(),
-            cluster: "default".to_owned(),
+            cluster: NAME.to_owned(),
             user: "caller".to_owned(),
             namespace: "default".to_owned(),
         };
@@ -185,15 +203,18 @@ impl Target {
         let administrator = administrator.map_err(|error| {
             refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string().replace(token, "…"))
         })?;
-        let mut nowhere = io::sink();
+        let (mut nowhere, mut unsaid) = (io::sink(), io::sink());
         let run = Run {
             request: &question.request,
             administrator,
             options: &self.options,
             program: "cloud-config serve",
             progress: &mut nowhere,
+            notes: &mut unsaid,
+            user: Some(NAME),
         };
-        run.generate().await.map_err(|error| {
+        let outcome = if makes { run.generate().await } else { run.existing().await };
+        outcome.map_err(|error| {
             let status = match error.code {
                 Some(401) => StatusCode::UNAUTHORIZED,
                 Some(403) => StatusCode::FORBIDDEN,

@@ -91,6 +91,11 @@ impl Question {
                 return Err(refuse(StatusCode::BAD_REQUEST, why));
             }
         }
+        // what it may do each Pod of its namespace might that names no account
+        if account == "default" {
+            let why = "serviceAccountName default is the account of every Pod of its namespace: name the guest cluster";
+            return Err(refuse(StatusCode::BAD_REQUEST, why));
+        }
         if !["", plan::CLOUD_PROVIDER].contains(&role.as_str()) {
             let why = format!("clusterRoleName can be {} and no other", plan::CLOUD_PROVIDER);
             return Err(refuse(StatusCode::BAD_REQUEST, why));
@@ -204,6 +209,7 @@ mod tests {
         Some(false)
     )]
     #[case::another_role("clusterRoleName=cluster-admin&namespace=vms&serviceAccountName=demo", None)]
+    #[case::account_of_every_pod("namespace=vms&serviceAccountName=default", None)]
     #[case::dots("namespace=vms&serviceAccountName=a.b", None)]
     #[case::a_path("namespace=../x&serviceAccountName=a", None)]
     #[case::escapes("namespace=a%2Fb&serviceAccountName=a", None)]

@@ -61,6 +61,12 @@ impl Harvester {
         self.send(Request::get(query).header("authorization", self.bearer(user)), Body::empty()).await
     }
 
+    /// With these fields besides the two names.
+    async fn post(&self, user: &User, more: &str) -> (StatusCode, String) {
+        let body = format!(r#"{{"namespace": "vms", "serviceAccountName": "demo"{more}}}"#);
+        self.send(Request::post(PATH).header("authorization", self.bearer(user)), body).await
+    }
+
     async fn exists(&self, kind: &str, name: &str) -> bool {
         let like = match kind {
             "ClusterRoleBinding" => {
@@ -76,26 +82,46 @@ impl Harvester {
 async fn get_and_post_give_the_same_kubeconfig_as_a_json_string() {
     let harvester = harvester().await;
     let admin = User::admin();
-    let (status, raw) = harvester.get(&admin, QUERY).await;
+    let (status, raw) = harvester.post(&admin, "").await;
     assert_eq!(status, StatusCode::OK, "{raw}");
+    let names: Vec<_> = raw.match_indices("name: default").collect();
+    assert_eq!(names.len(), 3, "cluster, context and user: {raw}");
     let text: String = serde_json::from_str(&raw).unwrap();
     let config = CloudConfig::parse(&text, "answer", &Environment::default()).unwrap();
     assert_eq!(config.namespace, "vms");
     assert!(!text.contains(&harvester.server.token(&admin)), "the account's token, not the caller's");
     // the driver needs it too
     assert!(harvester.exists("ClusterRoleBinding", "vms-demo").await);
-    let body = r#"{"namespace": "vms", "serviceAccountName": "demo", "clusterRoleName": "harvesterhci.io:cloudprovider"}"#;
-    let request = Request::post(PATH).header("authorization", harvester.bearer(&admin));
-    assert_eq!(harvester.send(request, body).await, (StatusCode::OK, raw));
+    assert_eq!(harvester.get(&admin, QUERY).await, (StatusCode::OK, raw.clone()));
+    assert_eq!(
+        harvester.post(&admin, r#", "clusterRoleName": "harvesterhci.io:cloudprovider""#).await.1,
+        raw
+    );
+}
+
+#[tokio::test]
+async fn get_makes_nothing_and_says_that_post_does() {
+    let harvester = harvester().await;
+    let before = harvester.server.revision();
+    let (status, text) = harvester.get(&User::admin(), QUERY).await;
+    assert_eq!(status, StatusCode::NOT_FOUND, "{text}");
+    assert!(text.contains("POST makes it"), "{text}");
+    assert_eq!(harvester.server.revision(), before);
 }
 
 #[tokio::test]
 async fn yaml_is_user_data_that_writes_the_kubeconfig_to_both_places() {
     let harvester = harvester().await;
-    let (_, raw) = harvester.get(&User::admin(), QUERY).await;
+    let (_, raw) = harvester.post(&User::admin(), "").await;
     let kubeconfig: String = serde_json::from_str(&raw).unwrap();
     let (status, text) = harvester.get(&User::admin(), &format!("{QUERY}&outputFormat=yaml")).await;
     assert_eq!(status, StatusCode::OK, "{text}");
+    let get = Request::get(format!("{QUERY}&outputFormat=yaml"))
+        .header("authorization", harvester.bearer(&User::admin()));
+    let mut get = get.body(Body::empty()).unwrap();
+    get.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, 1], 4711))));
+    let answer = harvester.router.clone().oneshot(get).await.unwrap();
+    assert_eq!(answer.headers()[header::CONTENT_TYPE], "application/x-yaml; charset=utf-8");
     let content = format!("  content: {}\n", STANDARD.encode(&kubeconfig));
     assert_eq!(text.matches(&content).count(), 2, "{text}");
     for path in
@@ -108,8 +134,12 @@ async fn yaml_is_user_data_that_writes_the_kubeconfig_to_both_places() {
 #[tokio::test]
 async fn a_caller_makes_nothing_that_its_own_token_may_not() {
     let harvester = harvester().await;
-    let (status, text) = harvester.get(&User::named("somebody"), QUERY).await;
-    assert_eq!(status, StatusCode::FORBIDDEN, "{text}");
+    for (status, text) in [
+        harvester.post(&User::named("somebody"), "").await,
+        harvester.get(&User::named("somebody"), QUERY).await,
+    ] {
+        assert_eq!(status, StatusCode::FORBIDDEN, "{text}");
+    }
     let forged = Request::get(QUERY).header("authorization", "Bearer forged");
     let (status, text) = harvester.send(forged, Body::empty()).await;
     assert_eq!(status, StatusCode::UNAUTHORIZED, "{text}");
@@ -185,30 +215,32 @@ async fn a_body_that_does_not_come_is_waited_for_for_five_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_sends_more_than_thirty_requests_in_a_minute_is_told_to_wait() {
+async fn a_caller_that_sends_more_than_thirty_requests_in_a_minute_is_told_to_wait_and_no_other_one() {
     let harvester = lonely();
-    for _ in 0..30 {
+    for _ in 0..100 {
         let (status, _) = harvester.send(Request::get(QUERY), Body::empty()).await;
-        assert_eq!(status, StatusCode::UNAUTHORIZED, "without a token");
+        assert_eq!(status, StatusCode::UNAUTHORIZED, "without a token nothing is counted");
     }
-    let mut request = Request::get(QUERY).body(Body::empty()).unwrap();
+    let with = |token: &str| Request::get(PATH).header("authorization", format!("Bearer {token}"));
+    for _ in 0..30 {
+        assert_eq!(harvester.send(with("a"), Body::empty()).await.0, StatusCode::BAD_REQUEST);
+    }
+    let mut request = with("a").body(Body::empty()).unwrap();
     request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, 1], 1))));
     let answer = harvester.router.clone().oneshot(request).await.unwrap();
     assert_eq!(
         (answer.status(), answer.headers()[header::RETRY_AFTER].to_str().unwrap()),
         (StatusCode::TOO_MANY_REQUESTS, "60")
     );
+    let other = harvester.send(with("b"), Body::empty()).await.0;
+    assert_eq!(other, StatusCode::BAD_REQUEST, "from the same address");
 }
 
 #[tokio::test]
-async fn eight_requests_are_in_work_at_once_and_no_ninth() {
-    let harvester = lonely();
-    let api = Api {
-        target: Arc::new(harvester.target.clone()),
-        rate: Arc::new(Mutex::new(Rate::starting(Instant::now()))),
-        places: Arc::new(Semaphore::new(AT_ONCE)),
-    };
-    let _held = api.places.clone().try_acquire_many_owned(u32::try_from(AT_ONCE).unwrap()).unwrap();
+async fn a_request_that_finds_no_room_is_told_to_wait() {
+    let api = Api::of(lonely().target);
+    let digest = api.rate.lock().unwrap().digest("a");
+    let _held = [api.work.begin(digest).unwrap(), api.work.begin(digest).unwrap()];
     let request = Request::get(QUERY).header("authorization", "Bearer a").body(Body::empty()).unwrap();
     let Err(answer) = api.kubeconfig(SocketAddr::from(([192, 0, 2, 1], 1)), request).await else { panic!() };
     assert_eq!(answer.refusal.status, StatusCode::TOO_MANY_REQUESTS);

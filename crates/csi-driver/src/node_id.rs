@@ -34,7 +34,7 @@ use crate::{
 /// Addresses that are no machine's own: Calico gives the first one to its interfaces, and loopback has the other
 /// (docs/contract/csi-driver.md#node-id).
 const NOBODYS: [&str; 2] = ["ee:ee:ee:ee:ee:ee", "00:00:00:00:00:00"];
-/// How long after an answer that settles nothing the clusters are asked again: doubled each time …
+/// How long after an answer that settles nothing, or leaves a doubt, the clusters are asked again: doubled each time …
 const AGAIN_FIRST: Duration = Duration::from_secs(1);
 /// … up to this.
 const AGAIN_LAST: Duration = Duration::from_secs(30);
@@ -140,6 +140,10 @@ impl NodeId {
         }
     }
 
+    fn is_settled(&self) -> bool {
+        matches!(self, Self::Settled { .. })
+    }
+
     /// The name, where the host has shown that this machine has it. The Node's own name may be that of another cluster's
     /// machine, and kubelet may have noted such a one.
     pub fn confirmed(&self) -> Option<&str> {
@@ -170,7 +174,7 @@ pub fn decide(seen: &Seen) -> NodeId {
     let noted_name = noted.as_ref().ok().cloned().flatten();
     let fall_back = |doubt: String| match noted_name.clone().or_else(|| Some(node.clone())) {
         Some(name) if !name.is_empty() => NodeId::Settled { name, doubt: Some(doubt) },
-        _ => NodeId::Unknown { why: format!("{doubt}; give the Node's name with --nodeid") },
+        _ => NodeId::Unknown { why: format!("{doubt}; a process on a Node is told its name by --nodeid") },
     };
     let failure = match (same_name, all) {
         _ if own.is_empty() => {
@@ -218,7 +222,7 @@ fn unsettled(noted: &Asked<Option<String>>, error: &str) -> NodeId {
     }
 }
 
-/// Finds the machine's name and tells it, until it is settled.
+/// Finds the machine's name and tells it, until the host confirms it.
 pub struct Finder {
     /// `--nodeid`.
     pub node: String,
@@ -230,22 +234,22 @@ pub struct Finder {
 
 impl Finder {
     /// Tells `name` what is found, at once where kubelet noted it, and passes `check` when it is known. `confirmed` hears
-    /// of a name that the host confirms.
+    /// of a name that the host confirms; the search ends then.
     pub async fn find(
         mut self,
         name: watch::Sender<Option<String>>,
         confirmed: watch::Sender<Option<String>>,
-        check: Check,
+        check: Option<Check>,
     ) {
         let mut wait = AGAIN_FIRST;
-        let mut last = None;
+        let mut last: Option<NodeId> = None;
         loop {
             let (own, noted) = (self.own(), self.noted().await);
             if name.borrow().is_none() {
                 // a process that starts again is of use before the host has answered
                 let asked = || "the host has not answered yet".to_owned();
                 let seen = self.seen(own.clone(), Err(asked()), Some(Err(asked())), noted.clone());
-                tell(&decide(&seen), &name, &check);
+                tell(&decide(&seen), &name, check.as_ref());
             }
             let host = self.host.borrow_and_update().clone();
             let (same_name, all) = match host {
@@ -257,17 +261,21 @@ impl Finder {
                 Err(why) => (Err(why.clone()), Some(Err(why))),
             };
             let found = decide(&self.seen(own, same_name, all, noted));
-            if last.as_ref() != Some(&found) {
-                log(&found);
+            // what a host settled that does not answer now stays
+            if found.is_settled() || !last.as_ref().is_some_and(NodeId::is_settled) {
+                if last.as_ref() != Some(&found) {
+                    log(&found, !self.node.is_empty());
+                }
+                tell(&found, &name, check.as_ref());
+                if let Some(name) = found.confirmed() {
+                    confirmed.send_replace(Some(name.to_owned()));
+                    return;
+                }
+                if found.is_settled() {
+                    wait = AGAIN_LAST;
+                }
+                last = Some(found);
             }
-            tell(&found, &name, &check);
-            if let Some(name) = found.confirmed() {
-                confirmed.send_replace(Some(name.to_owned()));
-            }
-            if matches!(found, NodeId::Settled { .. }) {
-                return;
-            }
-            last = Some(found);
             // a sender that is gone changes nothing more
             match timeout(wait, self.host.changed()).await {
                 Ok(Ok(())) => wait = AGAIN_FIRST,
@@ -326,7 +334,7 @@ async fn all(host: &Host) -> Asked<Vec<Machine>> {
     Ok(found.iter().filter(|instance| !instance.name_any().is_empty()).map(Machine::from).collect())
 }
 
-fn tell(found: &NodeId, name: &watch::Sender<Option<String>>, check: &Check) {
+fn tell(found: &NodeId, name: &watch::Sender<Option<String>>, check: Option<&Check>) {
     match found {
         NodeId::Settled { name: known, .. } | NodeId::Noted { name: known, .. } => {
             name.send_if_modified(|current| {
@@ -334,14 +342,19 @@ fn tell(found: &NodeId, name: &watch::Sender<Option<String>>, check: &Check) {
                 *current = Some(known.clone());
                 differs
             });
-            check.pass();
+            check.inspect(|check| check.pass());
         }
-        NodeId::Unknown { why } => check.fail(why.clone()),
+        NodeId::Unknown { why } => drop(check.inspect(|check| check.fail(why.clone()))),
     }
 }
 
-fn log(found: &NodeId) {
+/// `is_of_node` says whether the process was told the Node that it runs on.
+fn log(found: &NodeId, is_of_node: bool) {
     match found {
+        NodeId::Unknown { why } if !is_of_node => tracing::info!(
+            "on which machine of the host this process runs is not known, and it serves the sidecars all the same. Until it \
+             is known, no volume is refused as another guest cluster's: {why}"
+        ),
         NodeId::Settled { name, doubt: None } => tracing::info!(name, "this machine on the host"),
         NodeId::Settled { name, doubt: Some(doubt) } => {
             tracing::warn!(name, "this machine goes by a name that the host does not confirm: {doubt}");

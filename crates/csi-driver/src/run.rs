@@ -102,10 +102,10 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
     }
     let missing = Missing::new(tasks, parts.guest.clone(), parts.clock, OwnPod::of_process(None));
     let guest = Guest::new(parts.guest.clone());
-    let (reached, host) = watch::channel(Err(UNREAD.to_owned()));
+    let (host_tx, host) = watch::channel(Err(UNREAD.to_owned()));
 
-    let (name, node_id) = watch::channel(None);
-    let (confirmed, machine) = watch::channel(None);
+    let (node_id_tx, node_id) = watch::channel(None);
+    let (own_machine_tx, own_machine) = watch::channel(None);
     let finder = Finder {
         node: settings.node.clone(),
         guest: guest.clone(),
@@ -116,7 +116,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         guest: guest.client(),
         host: host.clone(),
         node: settings.node.clone(),
-        machine: machine.clone(),
+        machine: own_machine.clone(),
         identity: settings.holder.clone(),
         clock: parts.clock,
         leading: leading.clone(),
@@ -132,16 +132,16 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
             exports: Some(Exports::new(guest.clone(), missing.clone())),
             ..attach::Options::new(settings.holder.clone())
         },
-        machine,
+        machine: own_machine,
         tasks: tasks.clone(),
     };
     let (service, attacher) = controllers.on(unreached(UNREAD));
     let controller = Replaceable::new(service);
-    let (attachers, attacher) = watch::channel(attacher);
+    let (attacher_tx, attacher) = watch::channel(attacher);
     let options = Options::named(&settings.user_agent);
-    let (way, known) = watch::channel(None);
+    let (way_tx, way) = watch::channel(None);
     let credential = Credential {
-        way: known,
+        way,
         secret: settings.rotated_secret,
         rotates: settings.rotated.is_some(),
         options: options.clone(),
@@ -177,12 +177,12 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
     let tell = move |now: Reached| {
         let (service, attacher) = controllers.on(now.clone().unwrap_or_else(|why| unreached(&why)));
         controller.replace(service);
-        drop(attachers.send_replace(attacher));
-        drop(reached.send_replace(now));
+        drop(attacher_tx.send_replace(attacher));
+        drop(host_tx.send_replace(now));
     };
     let check = parts.health.readiness("kubeconfig");
     let places = Places { given: settings.kubeconfig, rotated: settings.rotated };
-    let mut reaching = Reaching::new(places, options, missing, check, way, tell);
+    let mut reaching = Reaching::new(places, options, missing, check, way_tx, tell);
     // the first look is before the first call
     let connected = reaching.look();
     let listener = Listener::bind(settings.endpoint).await?;
@@ -190,7 +190,9 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
     tasks.spawn_until_stop(credential.measure());
     tasks.spawn(monitor.run(tasks.clone()));
     tasks.spawn(lead::stand(candidate, tasks.clone()));
-    tasks.spawn_until_stop(finder.find(name, confirmed, parts.health.readiness("node-id")));
+    // a process beside the sidecars alone is of use wherever it runs
+    let check = (!finder.node.is_empty()).then(|| parts.health.readiness("node-id"));
+    tasks.spawn_until_stop(finder.find(node_id_tx, own_machine_tx, check));
 
     listener.serve(calls.of(routes), tasks.stop.clone().cancelled_owned()).await
 }

@@ -37,6 +37,11 @@ struct Driver {
 
 impl Driver {
     async fn start(folder: &Path) -> Self {
+        Self::on_node(folder, "node-a").await
+    }
+
+    /// On the Node of this name, or without a name.
+    async fn on_node(folder: &Path, node: &str) -> Self {
         let (tasks, health, socket) = (TaskGroup::new(), Health::default(), folder.join("csi.sock"));
         let nobody = tower::service_fn(|_: Request<Body>| async {
             Err::<Response<Body>, _>(tower::BoxError::from("the guest cluster is away"))
@@ -49,7 +54,7 @@ impl Driver {
         };
         let settings = Settings {
             endpoint: Endpoint::Unix(socket.clone()),
-            node: "node-a".to_owned(),
+            node: node.to_owned(),
             holder: "pod-a".to_owned(),
             kubeconfig: Some(folder.join("kubeconfig")),
             rotated: None,
@@ -132,4 +137,17 @@ async fn the_driver_lives_without_a_kubeconfig_and_takes_the_one_that_appears() 
     driver.tasks.stop.cancel();
     driver.served.await.unwrap();
     assert!(!driver.socket.exists());
+}
+
+// the Deployment beside the sidecars names no Node, and may run on a machine that is none of Harvester's
+#[tokio::test]
+async fn a_process_that_was_told_no_node_is_ready_without_knowing_its_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("kubeconfig"), kubeconfig()).unwrap();
+    let driver = Driver::on_node(folder.path(), "").await;
+    until(|| !driver.health.readiness_report().contains("kubeconfig")).await;
+    let report = driver.health.readiness_report();
+    assert!(!report.contains("node-id"), "{report}");
+    driver.tasks.stop.cancel();
+    driver.served.await.unwrap();
 }

@@ -68,7 +68,7 @@ impl<'a> Driver<'a> {
             host,
             interfaces: folder.path().to_owned(),
         };
-        let readiness = health.readiness("node-id");
+        let readiness = Some(health.readiness("node-id"));
         tasks.spawn_until_stop(async move {
             finder.find(name, watch::Sender::default(), readiness).await;
             drop(folder);

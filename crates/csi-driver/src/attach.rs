@@ -22,7 +22,6 @@
 //! (docs/contract/csi-driver.md#node-names).
 
 mod batch;
-pub mod deadline;
 pub mod export;
 mod follow;
 mod give_back;

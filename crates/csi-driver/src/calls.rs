@@ -6,6 +6,7 @@
 //!             └─ reads method, volume and node of the request, and no other field: secrets stay in it
 //! ```
 
+pub(crate) mod deadline;
 mod method;
 
 use std::{
@@ -39,21 +40,23 @@ use tonic::{
     },
 };
 
-use self::method::{Method, Named};
+use self::{
+    deadline::TIMEOUT,
+    method::{Method, Named},
+};
 use crate::refusal::{LONGEST, cut};
 
 /// Bytes of a request. The fields of CSI are small: a map of parameters has 4 KiB at most.
 pub const LARGEST_REQUEST: usize = 1 << 20;
-/// Calls under way at once, of the controller and of the node service each: the sidecars may have more than a hundred that
-/// wait for the host, and kubelet of the same node is to get its Pods on and off all the same.
-const CALLS_AT_ONCE: usize = 128;
+/// Calls under way at once: of the controller service, of the node service, and of those that end what a Pod has. The
+/// sidecars may have more than a hundred that wait for the host, and a hundred mounts may wait for a server that is away;
+/// kubelet of the same node is to get its Pods on and off all the same.
+pub(crate) const CALLS_AT_ONCE: usize = 128;
 /// How long calls of the controller service go on after SIGTERM. Most of what they do is to wait for the host, and any
 /// other process can go on with that.
 const CONTROLLER_ENDS_WITHIN: Duration = Duration::from_secs(2);
 /// How long those of the node service go on: they run programs on this machine that should come to their end.
 const NODE_ENDS_WITHIN: Duration = Duration::from_secs(8);
-/// The header with the time that a caller waits.
-pub(crate) const TIMEOUT: &str = "grpc-timeout";
 /// Characters of a name from a request that a line of the log shows.
 const SHOWN: usize = 128;
 /// Upper bounds in seconds, as the sidecars' own metrics have them.
@@ -82,6 +85,7 @@ impl Calls {
             slots: Arc::new(Slots {
                 controller: Semaphore::new(CALLS_AT_ONCE),
                 node: Semaphore::new(CALLS_AT_ONCE),
+                ends: Semaphore::new(CALLS_AT_ONCE),
             }),
             seconds: Family::new_with_constructor(seconds),
             tasks: tasks.clone(),
@@ -162,11 +166,18 @@ where
 struct Slots {
     controller: Semaphore,
     node: Semaphore,
+    ends: Semaphore,
 }
 
 impl Slots {
     fn of(&self, method: &Method) -> &Semaphore {
-        if method.is_of_node() { &self.node } else { &self.controller }
+        if method.is_end() {
+            &self.ends
+        } else if method.is_of_node() {
+            &self.node
+        } else {
+            &self.controller
+        }
     }
 }
 
@@ -288,7 +299,7 @@ fn fault(panic: &(dyn Any + Send)) -> String {
 }
 
 /// The time that a caller waits, as its header [`TIMEOUT`] has it: at most eight digits and a unit.
-pub(crate) fn timeout(text: &str) -> Option<Duration> {
+fn timeout(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let is_number = digits.len() <= 8 && digits.bytes().all(|byte| byte.is_ascii_digit());
     let number: u32 = digits.parse().ok().filter(|_| is_number)?;

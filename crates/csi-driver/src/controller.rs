@@ -1,7 +1,8 @@
 //! The controller service: claims on the host, disks in and out of machines, snapshots.
 //!
 //! Each call is one function of a module below, or of [`crate::attach`] where a volume is attached or detached. Of calls
-//! that change one volume or snapshot one is under way at a time, and the others are ABORTED. GetCapacity and
+//! that change one volume or snapshot one is under way at a time, and the others are ABORTED; an export is published to many
+//! nodes at once. GetCapacity and
 //! ControllerModifyVolume are UNIMPLEMENTED.
 
 mod classes;
@@ -9,6 +10,7 @@ mod create;
 mod delete;
 mod expand;
 mod inspect;
+mod machine_disk;
 mod needed;
 mod page;
 mod published;
@@ -17,10 +19,12 @@ mod wait;
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
 use tonic::{Request, Response, Status};
 
 use crate::{
-    attach::{Attacher, deadline},
+    attach::Attacher,
+    calls::deadline,
     csi::{
         ControllerExpandVolumeRequest, ControllerExpandVolumeResponse, ControllerGetCapabilitiesRequest,
         ControllerGetCapabilitiesResponse, ControllerGetVolumeRequest, ControllerGetVolumeResponse,
@@ -39,7 +43,10 @@ use crate::{
     host::Host,
     in_flight::InFlight,
     refusal::Refusal,
-    volume::name::HostName,
+    volume::{
+        access::{Access, Reach},
+        name::HostName,
+    },
 };
 use needed::Needed;
 
@@ -104,7 +111,11 @@ impl Controller for ControllerService {
     ) -> Result<Response<ControllerPublishVolumeResponse>, Status> {
         let within = deadline::of(request.metadata());
         let request = request.into_inner();
-        let _call = self.in_flight.begin(&request.volume_id)?;
+        // the attacher publishes an export for all of its nodes again each minute
+        let _call = match Access::of(request.volume_capability.as_ref()).map(|access| access.reach()) {
+            Ok(Ok(Reach::Export)) => self.in_flight.begin_part(&request.volume_id, &request.node_id)?,
+            _ => self.in_flight.begin(&request.volume_id)?,
+        };
         self.attacher.note_call();
         let publish_context = self.attacher.publish(&request, within).await?;
         Ok(Response::new(ControllerPublishVolumeResponse { publish_context }))
@@ -116,7 +127,8 @@ impl Controller for ControllerService {
     ) -> Result<Response<ControllerUnpublishVolumeResponse>, Status> {
         let within = deadline::of(request.metadata());
         let request = request.into_inner();
-        let _call = self.in_flight.begin(&request.volume_id)?;
+        // the request does not say whether the volume is an export; calls that know it do
+        let _call = self.in_flight.begin_beside(&request.volume_id, &request.node_id)?;
         self.attacher.unpublish(&request, within).await?;
         Ok(Response::new(ControllerUnpublishVolumeResponse::default()))
     }
@@ -125,25 +137,27 @@ impl Controller for ControllerService {
         &self,
         request: Request<CreateVolumeRequest>,
     ) -> Result<Response<CreateVolumeResponse>, Status> {
+        let until = ends(&request);
         let mut asked = create::request::Asked::of(request.get_ref(), &self.settings)?;
         let _call = self.in_flight.begin(asked.name.as_str())?;
         if let Some(guest) = &self.settings.topology {
             asked.confine(guest).await?;
         }
-        Ok(Response::new(Box::pin(create::create_volume(&self.host, &self.needed, &asked)).await?))
+        Ok(Response::new(Box::pin(create::create_volume(&self.host, &self.needed, &asked, until)).await?))
     }
 
     async fn delete_volume(
         &self,
         request: Request<DeleteVolumeRequest>,
     ) -> Result<Response<DeleteVolumeResponse>, Status> {
+        let until = ends(&request);
         let handle = &request.get_ref().volume_id;
         if handle.is_empty() {
             return Err(Refusal::invalid("the ID of the volume is missing").into());
         }
         if let Some(name) = HostName::from_handle(handle) {
             let _call = self.in_flight.begin(handle)?;
-            delete::delete_volume(&self.host, &self.attacher, &self.needed, &name).await?;
+            delete::delete_volume(&self.host, &self.attacher, &self.needed, &name, until).await?;
         }
         Ok(Response::new(DeleteVolumeResponse {}))
     }
@@ -173,11 +187,12 @@ impl Controller for ControllerService {
         &self,
         request: Request<CreateSnapshotRequest>,
     ) -> Result<Response<CreateSnapshotResponse>, Status> {
+        let until = ends(&request);
         let asked = snapshots::Asked::of(request.get_ref())?;
         let _call = self.in_flight.begin(&format!("snapshot/{}", asked.name))?;
         // a volume that grows or is being deleted is no source
         let of_volume = self.in_flight.begin(asked.source.as_str())?;
-        let snapshot = snapshots::create_snapshot(&self.host, &asked, of_volume).await?;
+        let snapshot = snapshots::create_snapshot(&self.host, &asked, of_volume, until).await?;
         Ok(Response::new(CreateSnapshotResponse { snapshot: Some(snapshot) }))
     }
 
@@ -213,10 +228,11 @@ impl Controller for ControllerService {
         &self,
         request: Request<ControllerExpandVolumeRequest>,
     ) -> Result<Response<ControllerExpandVolumeResponse>, Status> {
+        let until = ends(&request);
         let request = request.get_ref();
         let name = inspect::name_of(&request.volume_id)?;
         let _call = self.in_flight.begin(name.as_str())?;
-        Ok(Response::new(expand::expand(&self.host, &name, request).await?))
+        Ok(Response::new(expand::expand(&self.host, &name, request, until).await?))
     }
 
     async fn controller_get_volume(
@@ -233,6 +249,11 @@ impl Controller for ControllerService {
     ) -> Result<Response<ControllerModifyVolumeResponse>, Status> {
         Err(Status::unimplemented("ControllerModifyVolume is not served"))
     }
+}
+
+/// When a call has to have its answer.
+fn ends<T>(request: &Request<T>) -> Instant {
+    Instant::now() + deadline::of(request.metadata())
 }
 
 fn require_snapshot(id: &str) -> Result<(), Refusal> {

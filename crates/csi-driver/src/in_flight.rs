@@ -1,10 +1,13 @@
 //! One call at a time for each volume, snapshot or name. A second one is refused with ABORTED, as CSI asks, and comes
 //! again; calls in other processes are kept apart by the API alone ([`crate::attach::ownership`]).
+//!
+//! An export has many nodes, for which it is published at once: such calls keep out those for the same node, and those for
+//! the volume as a whole.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     pin::pin,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use tokio::sync::Notify;
@@ -17,9 +20,18 @@ pub struct InFlight(Arc<Calls>);
 
 #[derive(Debug, Default)]
 struct Calls {
-    objects: Mutex<BTreeSet<String>>,
+    objects: Mutex<BTreeMap<String, Holding>>,
     /// Told at the end of each call.
     ended: Notify,
+}
+
+/// The calls under way for one object.
+#[derive(Debug)]
+enum Holding {
+    /// One call for the whole of it.
+    Whole,
+    /// Calls for these parts of it, at least one.
+    Parts(BTreeSet<String>),
 }
 
 /// A call under way: it ends when this is dropped.
@@ -28,25 +40,48 @@ struct Calls {
 pub struct Call {
     calls: InFlight,
     object: String,
+    part: Option<String>,
 }
 
 impl InFlight {
     /// Begins a call for `object`.
     ///
     /// # Errors
-    /// ABORTED while another call for it is under way.
+    /// ABORTED while another call for it, or for a part of it, is under way.
     pub fn begin(&self, object: &str) -> Result<Call, Refusal> {
-        let is_first =
-            self.0.objects.lock().expect("no panic while the set is changed").insert(object.to_owned());
-        if is_first {
-            Ok(Call { calls: self.clone(), object: object.to_owned() })
-        } else {
-            Err(Refusal::aborted(format!("another call for {object} is under way: call again later")))
+        match self.objects().entry(object.to_owned()) {
+            Entry::Vacant(entry) => drop(entry.insert(Holding::Whole)),
+            Entry::Occupied(_) => return Err(under_way(object)),
         }
+        Ok(Call { calls: self.clone(), object: object.to_owned(), part: None })
     }
-}
 
-impl InFlight {
+    /// Begins a call for a part of `object`.
+    ///
+    /// # Errors
+    /// ABORTED while another call for the same part, or for the whole of it, is under way.
+    pub fn begin_part(&self, object: &str, part: &str) -> Result<Call, Refusal> {
+        let mut objects = self.objects();
+        let holding = objects.entry(object.to_owned()).or_insert_with(|| Holding::Parts(BTreeSet::new()));
+        let is_first = match holding {
+            Holding::Parts(parts) => parts.insert(part.to_owned()),
+            Holding::Whole => false,
+        };
+        if !is_first {
+            return Err(under_way(object));
+        }
+        Ok(Call { calls: self.clone(), object: object.to_owned(), part: Some(part.to_owned()) })
+    }
+
+    /// Begins a call for a part of `object` beside others for parts of it, and else for the whole of it.
+    ///
+    /// # Errors
+    /// ABORTED while another call for the same part, or for the whole of it, is under way.
+    pub fn begin_beside(&self, object: &str, part: &str) -> Result<Call, Refusal> {
+        let has_parts = matches!(self.objects().get(object), Some(Holding::Parts(_)));
+        if has_parts { self.begin_part(object, part) } else { self.begin(object) }
+    }
+
     /// Begins a call for `object` when those under way have ended.
     pub async fn next(&self, object: &str) -> Call {
         loop {
@@ -59,11 +94,27 @@ impl InFlight {
             ended.await;
         }
     }
+
+    fn objects(&self) -> MutexGuard<'_, BTreeMap<String, Holding>> {
+        self.0.objects.lock().expect("no panic while the set is changed")
+    }
+}
+
+fn under_way(object: &str) -> Refusal {
+    Refusal::aborted(format!("another call for {object} is under way: call again later"))
 }
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.calls.0.objects.lock().expect("no panic while the set is changed").remove(&self.object);
+        let mut objects = self.calls.objects();
+        let is_last = match (objects.get_mut(&self.object), &self.part) {
+            (Some(Holding::Parts(parts)), Some(part)) => parts.remove(part) && parts.is_empty(),
+            _ => true,
+        };
+        if is_last {
+            objects.remove(&self.object);
+        }
+        drop(objects);
         self.calls.0.ended.notify_waiters();
     }
 }
@@ -81,6 +132,25 @@ mod tests {
         assert_eq!(calls.begin("pvc-1").unwrap_err().code, Code::Aborted);
         assert!(calls.begin("pvc-2").is_ok());
         drop(first);
+        assert!(calls.begin("pvc-1").is_ok());
+    }
+
+    #[test]
+    fn calls_for_parts_keep_out_those_for_the_same_part_and_for_the_whole() {
+        let calls = InFlight::default();
+        let parts = ["node-a", "node-b"].map(|node| calls.begin_part("pvc-1", node).unwrap());
+        let beside = calls.begin_beside("pvc-1", "node-c").unwrap();
+        for refused in
+            [calls.begin("pvc-1"), calls.begin_part("pvc-1", "node-a"), calls.begin_beside("pvc-1", "node-a")]
+        {
+            assert_eq!(refused.unwrap_err().code, Code::Aborted);
+        }
+        drop(parts);
+        assert_eq!(calls.begin("pvc-1").unwrap_err().code, Code::Aborted);
+        drop(beside);
+        let whole = calls.begin_beside("pvc-1", "node-a").unwrap();
+        assert_eq!(calls.begin_part("pvc-1", "node-b").unwrap_err().code, Code::Aborted);
+        drop(whole);
         assert!(calls.begin("pvc-1").is_ok());
     }
 }

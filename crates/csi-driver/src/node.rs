@@ -25,10 +25,11 @@ mod tools;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 use tonic::{Code, Request, Response, Status};
 
+use crate::calls::{CALLS_AT_ONCE, deadline};
 use crate::csi::node_server::Node;
 use crate::csi::node_service_capability::{self, Rpc, rpc};
 use crate::csi::{
@@ -36,13 +37,18 @@ use crate::csi::{
     NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse, NodeGetVolumeStatsRequest,
     NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodePublishVolumeResponse, NodeServiceCapability,
     NodeStageVolumeRequest, NodeStageVolumeResponse, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse,
-    NodeUnstageVolumeRequest, NodeUnstageVolumeResponse, Topology,
+    NodeUnstageVolumeRequest, NodeUnstageVolumeResponse, Topology, VolumeCapability,
 };
 use crate::guest::Guest;
 use crate::in_flight::InFlight;
 use crate::refusal::Refusal;
+use crate::volume::access::Reach;
 use crate::volume::topology;
 use place::Kind;
+
+/// NFS exports that are mounted at once. A server that is away lets each of them wait for minutes, and disks are mounted
+/// meanwhile.
+const EXPORTS_AT_ONCE: usize = CALLS_AT_ONCE / 2;
 
 /// What the service can do.
 const CAPABILITIES: [rpc::Type; 5] = [
@@ -94,6 +100,7 @@ pub struct NodeService {
     in_flight: InFlight,
     /// Volumes whose file system is asked how full it is. A server that is away never answers, and holds up no unmount.
     looks: InFlight,
+    exports: Arc<Semaphore>,
     /// The cluster and the Node whose labels say where this is (`--topology`).
     topology: Option<(Guest, String)>,
 }
@@ -106,6 +113,7 @@ impl NodeService {
             node_id,
             in_flight: InFlight::default(),
             looks: InFlight::default(),
+            exports: Arc::new(Semaphore::new(EXPORTS_AT_ONCE)),
             topology: None,
         }
     }
@@ -128,7 +136,16 @@ impl NodeService {
         match segments
             .map_err(|error| Refusal::of_host(&format!("read Node {node} for --topology"), &error))?
         {
-            Some(segments) => Ok(topology::message(segments)),
+            Some(segments) => {
+                if segments.is_empty() {
+                    tracing::warn!(
+                        "Node {node} has neither of the labels {}: with --topology a volume that waits for a Pod there is not \
+                         created; label the Node, then delete the driver's Pod on it",
+                        topology::KEYS.join(" and ")
+                    );
+                }
+                Ok(topology::message(segments))
+            }
             None => Err(Refusal::new(
                 Code::Unavailable,
                 format!(
@@ -136,6 +153,29 @@ impl NodeService {
                 ),
             )),
         }
+    }
+
+    /// A place among the mounts of exports; `None` for a disk, and for a request that is refused anyway.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED where as many exports as may be are being mounted.
+    fn place_of_export(
+        &self,
+        capability: Option<&VolumeCapability>,
+    ) -> Result<Option<OwnedSemaphorePermit>, Refusal> {
+        let reach = request::access(capability).ok().and_then(|access| access.reach().ok());
+        if reach != Some(Reach::Export) {
+            return Ok(None);
+        }
+        self.exports.clone().try_acquire_owned().map(Some).map_err(|_| {
+            Refusal::new(
+                Code::ResourceExhausted,
+                format!(
+                    "{EXPORTS_AT_ONCE} NFS exports are being mounted on this node: look whether their servers answer, and \
+                     call again later"
+                ),
+            )
+        })
     }
 
     /// Runs the one call for a volume to its end, whether its caller waits or not.
@@ -186,10 +226,15 @@ impl Node for NodeService {
         &self,
         request: Request<NodeStageVolumeRequest>,
     ) -> Result<Response<NodeStageVolumeResponse>, Status> {
-        let until = Instant::now() + request::deadline(request.metadata());
+        let until = Instant::now() + deadline::of(request.metadata());
         let request = request.into_inner();
         let id = request.volume_id.clone();
-        self.whole(&id, |settings| async move { calls::stage(&settings, &request, until).await }).await?;
+        let mounting = self.place_of_export(request.volume_capability.as_ref())?;
+        let work = |settings: Arc<Settings>| async move {
+            let _mounting = mounting;
+            calls::stage(&settings, &request, until).await
+        };
+        self.whole(&id, work).await?;
         Ok(Response::new(NodeStageVolumeResponse {}))
     }
 
@@ -207,10 +252,15 @@ impl Node for NodeService {
         &self,
         request: Request<NodePublishVolumeRequest>,
     ) -> Result<Response<NodePublishVolumeResponse>, Status> {
-        let until = Instant::now() + request::deadline(request.metadata());
+        let until = Instant::now() + deadline::of(request.metadata());
         let request = request.into_inner();
         let id = request.volume_id.clone();
-        self.whole(&id, |settings| async move { calls::publish(&settings, &request, until).await }).await?;
+        let mounting = self.place_of_export(request.volume_capability.as_ref())?;
+        let work = |settings: Arc<Settings>| async move {
+            let _mounting = mounting;
+            calls::publish(&settings, &request, until).await
+        };
+        self.whole(&id, work).await?;
         Ok(Response::new(NodePublishVolumeResponse {}))
     }
 
@@ -249,5 +299,35 @@ impl Node for NodeService {
             self.whole(&id, |settings| async move { calls::expand(&settings, &request).await }).await?;
         let capacity_bytes = if required > 0 { required } else { i64::try_from(size).unwrap_or(i64::MAX) };
         Ok(Response::new(NodeExpandVolumeResponse { capacity_bytes }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::csi::volume_capability::access_mode::Mode;
+    use crate::csi::volume_capability::{AccessMode, AccessType, MountVolume};
+
+    #[tokio::test]
+    async fn a_disk_is_mounted_while_as_many_exports_as_may_be_wait_for_their_servers() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = Settings { kubelet_root: folder.path().to_owned(), ..Settings::default() };
+        let node = NodeService::new(settings, watch::channel(None).1);
+        let _waiting = node.exports.acquire_many(u32::try_from(EXPORTS_AT_ONCE).unwrap()).await.unwrap();
+        let stage = async |mode: Mode| {
+            let request = NodeStageVolumeRequest {
+                volume_id: "pvc-1".to_owned(),
+                staging_target_path: folder.path().join("absent").display().to_string(),
+                volume_capability: Some(VolumeCapability {
+                    access_type: Some(AccessType::Mount(MountVolume::default())),
+                    access_mode: Some(AccessMode { mode: mode.into() }),
+                }),
+                ..NodeStageVolumeRequest::default()
+            };
+            node.node_stage_volume(Request::new(request)).await.unwrap_err().code()
+        };
+        assert_eq!(stage(Mode::MultiNodeMultiWriter).await, Code::ResourceExhausted);
+        // that call came to look at its folder
+        assert_eq!(stage(Mode::SingleNodeWriter).await, Code::FailedPrecondition);
     }
 }

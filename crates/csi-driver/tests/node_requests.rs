@@ -184,6 +184,6 @@ async fn a_call_whose_caller_gave_up_keeps_others_from_its_volume_until_it_ends(
     assert!(staged.await.is_err());
     assert_eq!(code(unstage("pvc-1").await), Code::Aborted);
     assert_eq!(code(unstage("pvc-2").await), Code::Ok);
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_secs(100)).await;
     assert_eq!(code(unstage("pvc-1").await), Code::Ok);
 }

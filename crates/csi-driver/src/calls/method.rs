@@ -18,6 +18,7 @@ enum Names {
     Nothing,
     Volume,
     VolumeAndNode,
+    VolumeAndSnapshot,
     Snapshot,
 }
 
@@ -42,7 +43,7 @@ struct FirstTwo {
     #[prost(string, tag = "1")]
     volume: String,
     #[prost(string, tag = "2")]
-    node: String,
+    other: String,
 }
 
 const fn of(path: &'static str, names: Names) -> Method {
@@ -61,7 +62,7 @@ static METHODS: [Method; 26] = [
     of("/csi.v1.Controller/ListVolumes", Names::Nothing),
     of("/csi.v1.Controller/GetCapacity", Names::Nothing),
     of("/csi.v1.Controller/ControllerGetCapabilities", Names::Nothing),
-    of("/csi.v1.Controller/CreateSnapshot", Names::Volume),
+    of("/csi.v1.Controller/CreateSnapshot", Names::VolumeAndSnapshot),
     of("/csi.v1.Controller/DeleteSnapshot", Names::Snapshot),
     of("/csi.v1.Controller/ListSnapshots", Names::Nothing),
     of("/csi.v1.Controller/GetSnapshot", Names::Snapshot),
@@ -84,6 +85,9 @@ static UNKNOWN: Method = of("unknown", Names::Nothing);
 /// kubelet asks for these again and again.
 const QUIET: [&str; 3] = ["Probe", "NodeGetCapabilities", "NodeGetVolumeStats"];
 
+/// No mount that waits for its server holds these up.
+const ENDS: [&str; 3] = ["NodeUnpublishVolume", "NodeUnstageVolume", "NodeGetVolumeStats"];
+
 impl Method {
     pub(super) fn of(path: &str) -> &'static Self {
         METHODS.iter().find(|method| method.path == path).unwrap_or(&UNKNOWN)
@@ -96,6 +100,11 @@ impl Method {
 
     pub(super) fn is_of_node(&self) -> bool {
         self.is_of(NODE)
+    }
+
+    /// Whether it is what kubelet calls for a Pod that ends, or again and again.
+    pub(super) fn is_end(&self) -> bool {
+        self.path.rsplit('/').next().is_some_and(|method| ENDS.contains(&method))
     }
 
     /// A process that has much to do is no sick one: the identity service is answered always.
@@ -116,8 +125,12 @@ impl Method {
             Names::Volume => Named { volume: first(), ..Named::default() },
             Names::Snapshot => Named { snapshot: first(), ..Named::default() },
             Names::VolumeAndNode => {
-                let FirstTwo { volume, node } = FirstTwo::decode(message).unwrap_or_default();
+                let FirstTwo { volume, other: node } = FirstTwo::decode(message).unwrap_or_default();
                 Named { volume, node, ..Named::default() }
+            }
+            Names::VolumeAndSnapshot => {
+                let FirstTwo { volume, other: snapshot } = FirstTwo::decode(message).unwrap_or_default();
+                Named { volume, snapshot, ..Named::default() }
             }
         }
     }
@@ -162,7 +175,8 @@ mod tests {
             name: "snap".to_owned(),
             ..Default::default()
         };
-        assert_eq!(named("/csi.v1.Controller/CreateSnapshot", &request), ("pvc-1".to_owned(), String::new()));
+        let create = Method::of("/csi.v1.Controller/CreateSnapshot").named(&framed(&request));
+        assert_eq!((&*create.volume, &*create.snapshot, &*create.node), ("pvc-1", "snap", ""));
     }
 
     #[rstest]

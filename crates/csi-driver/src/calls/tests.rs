@@ -118,6 +118,22 @@ async fn one_call_too_many_is_refused_at_once_and_the_identity_service_is_not() 
     }
 }
 
+#[tokio::test]
+async fn a_pod_ends_while_as_many_calls_as_may_be_wait_for_what_they_mount() {
+    let calls = Calls::new(&TaskGroup::new());
+    let mut waiting = vec![];
+    for _ in 0..CALLS_AT_ONCE {
+        let mut call = Box::pin(observed(&calls, Handler::Hangs).oneshot(request(STAGE, None)));
+        assert!(futures::poll!(call.as_mut()).is_pending());
+        waiting.push(call);
+    }
+    assert_eq!(code(&calls, Handler::Serves, request(STAGE, None)).await, Code::ResourceExhausted);
+    for method in ["NodeUnpublishVolume", "NodeUnstageVolume", "NodeGetVolumeStats"] {
+        let call = request(&format!("/csi.v1.Node/{method}"), None);
+        assert_eq!(code(&calls, Handler::Serves, call).await, Code::Ok, "{method}");
+    }
+}
+
 #[rstest]
 #[case::largest(LARGEST_REQUEST, Code::Ok)]
 #[case::larger(LARGEST_REQUEST + 1, Code::InvalidArgument)]

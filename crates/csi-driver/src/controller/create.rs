@@ -21,6 +21,7 @@ pub(super) use restore::{LONGHORN_BACKUP, is_restored, said};
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::PostParams;
+use tokio::time::Instant;
 use tonic::Code;
 
 use super::{classes, needed::Needed};
@@ -37,20 +38,21 @@ pub(super) async fn create_volume(
     host: &Host,
     needed: &Needed,
     asked: &Asked,
+    until: Instant,
 ) -> Result<CreateVolumeResponse, Refusal> {
     let existing = read(host, &asked.name).await?;
     if let Some(Source::Backup { namespace, name }) = &asked.source {
-        return restore::restore(host, asked, namespace, name, existing).await;
+        return restore::restore(host, asked, namespace, name, existing, until).await;
     }
     let is_new = existing.is_none();
     let (size, claim) = match existing {
         Some(claim) => (claim::matches(asked, &claim)?, claim),
-        None => create(host, asked).await?,
+        None => create(host, asked, until).await?,
     };
     if asked.reach == Reach::Export {
-        export::ensure(host, &asked.name, claim).await.map_err(under_way)?;
+        export::ensure(host, &asked.name, claim, until).await.map_err(under_way)?;
     } else if asked.source.is_some() {
-        let failed = Box::pin(copy::finish(host, asked, claim, is_new)).await.map_err(under_way)?;
+        let failed = Box::pin(copy::finish(host, asked, claim, is_new, until)).await.map_err(under_way)?;
         if let Some(failed) = failed {
             return Err(copy::undo(host, needed, &asked.name, &failed).await);
         }
@@ -77,8 +79,8 @@ pub(super) async fn read(host: &Host, name: &HostName) -> Result<Option<Persiste
     claim.map_err(|error| Refusal::of_host(&format!("read {}", host.claim_name(name)), &error))
 }
 
-async fn create(host: &Host, asked: &Asked) -> Result<(u64, PersistentVolumeClaim), Refusal> {
-    let plan = plan(host, asked).await?;
+async fn create(host: &Host, asked: &Asked, until: Instant) -> Result<(u64, PersistentVolumeClaim), Refusal> {
+    let plan = plan(host, asked, until).await?;
     let size = plan.size;
     let manifest = claim::manifest(asked, plan);
     match host.claims().create(&PostParams::default(), &manifest).await {
@@ -94,10 +96,10 @@ async fn create(host: &Host, asked: &Asked) -> Result<(u64, PersistentVolumeClai
     }
 }
 
-async fn plan(host: &Host, asked: &Asked) -> Result<Plan, Refusal> {
+async fn plan(host: &Host, asked: &Asked, until: Instant) -> Result<Plan, Refusal> {
     match &asked.source {
         Some(Source::Snapshot(name)) => claim::filled(asked, content::snapshot(host, name).await?),
-        Some(Source::Volume(name)) => claim::filled(asked, content::volume(host, name).await?),
+        Some(Source::Volume(name)) => claim::filled(asked, content::volume(host, name, until).await?),
         Some(Source::Backup { .. }) | None => {
             let class = match &asked.class {
                 Some(name) => classes::named(host, name).await?,

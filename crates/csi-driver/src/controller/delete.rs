@@ -5,8 +5,9 @@ use std::sync::Mutex;
 use harvester_api::{VirtualMachineInstance, annotations::CSI_ATTACH};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
+use tokio::time::Instant;
 
-use super::{create, needed::Needed, published::Machines};
+use super::{create, machine_disk, needed::Needed, published::Machines, wait};
 use crate::{
     attach::{Attacher, export::Users, hotplug, ownership::Ownership},
     guest::User,
@@ -25,20 +26,23 @@ pub(super) async fn delete_volume(
     attacher: &Attacher,
     needed: &Needed,
     name: &HostName,
+    until: Instant,
 ) -> Result<(), Refusal> {
     let mut claim = create::read(host, name).await?;
     let plan = decide(claim.as_ref());
     let mut was_detached = false;
     if let Some(claim) = &claim {
         host.check_owner(claim).await?;
+        machine_disk::refuse_deletion(host, claim)?;
         if plan.may_be_in_machine {
             let (machines, running) = (Machines::list(host).await?, instances(host).await?);
-            refuse_if_attached(name, &machines, &running)?;
+            refuse_if_attached(host.namespace(), name, &machines, &running)?;
             let annotation = claim.annotations().get(CSI_ATTACH);
             if let Some(machine) = annotation.and_then(|text| recorded(text, &machines)) {
                 // somebody is about to put it there, or has died while it left, or the Go driver, which writes no
                 // annotation, has taken it away
-                attacher.detach(name, &machine, &Mutex::default(), CALL_LASTS).await?;
+                let within = wait::end(until, CALL_LASTS).saturating_duration_since(Instant::now());
+                attacher.detach(name, &machine, &Mutex::default(), within).await?;
                 was_detached = true;
             }
         }
@@ -144,6 +148,7 @@ async fn instances(host: &Host) -> Result<Vec<VirtualMachineInstance>, Refusal> 
 
 /// A machine has the volume.
 fn refuse_if_attached(
+    namespace: &str,
     name: &HostName,
     machines: &Machines,
     running: &[VirtualMachineInstance],
@@ -159,17 +164,18 @@ fn refuse_if_attached(
     if with.is_empty() {
         return Ok(());
     }
+    let machines: Vec<_> = with.iter().map(|machine| format!("{namespace}/{machine}")).collect();
     Err(Refusal::precondition(format!(
-        "volume {name} is in VirtualMachine {}: detach it first",
-        with.join(" and ")
+        "volume {name} is in VirtualMachine {} on the host: detach it first",
+        machines.join(" and ")
     )))
 }
 
 /// The machine of the annotation, to which a write may still be on its way, also of one whose detachment was begun: one that
 /// is complete leaves no annotation. A machine that was deleted takes no write.
 fn recorded(annotation: &str, machines: &Machines) -> Option<String> {
-    let claim = Ownership::parse(annotation)?;
-    machines.name_of(&claim.vm_uid).map(str::to_owned)
+    let ownership = Ownership::parse(annotation)?;
+    machines.name_of(&ownership.vm_uid).map(str::to_owned)
 }
 
 /// A claim that the host made of a backup would be made again. It goes before the claim, and takes it along.
@@ -328,13 +334,13 @@ mod tests {
     }
 
     #[rstest]
-    #[case::attached("pvc-1", Some("volume pvc-1 is in VirtualMachine a: detach it first"))]
+    #[case::attached("pvc-1", Some("volume pvc-1 is in VirtualMachine shop/a on the host: detach it first"))]
     #[case::another("pvc-2", None)]
     fn an_attached_volume_is_not_deleted(#[case] claim: &str, #[case] expected: Option<&str>) {
         let machines =
             Machines::of(&[machine("a", &json!([{"persistentVolumeClaim": {"claimName": claim}}]))]);
         let name = HostName::from_handle("pvc-1").unwrap();
-        let refused = refuse_if_attached(&name, &machines, &[]).err();
+        let refused = refuse_if_attached("shop", &name, &machines, &[]).err();
         assert_eq!(refused.as_ref().map(|refusal| refusal.message.as_str()), expected);
         assert!(refused.is_none_or(|refusal| refusal.code == Code::FailedPrecondition));
     }
@@ -361,7 +367,10 @@ mod tests {
             "status": {"phase": phase, "volumeStatus": [{"name": "pvc-1", "phase": "Detaching"}]}});
         let running = [serde_json::from_value(vmi).unwrap()];
         let name = HostName::from_handle("pvc-1").unwrap();
-        let refused = refuse_if_attached(&name, &Machines::default(), &running).err();
-        assert_eq!(refused.is_some_and(|refusal| refusal.message.contains("VirtualMachine a")), is_refused);
+        let refused = refuse_if_attached("shop", &name, &Machines::default(), &running).err();
+        assert_eq!(
+            refused.is_some_and(|refusal| refusal.message.contains("VirtualMachine shop/a")),
+            is_refused
+        );
     }
 }

@@ -12,9 +12,10 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use tonic::Code;
 
-use super::{classes, create, inspect, published::Machines, wait};
+use super::{classes, create, inspect, machine_disk, published::Machines, wait};
 use crate::{
     attach::ownership::{Operation, Ownership},
     csi::{ControllerExpandVolumeRequest, ControllerExpandVolumeResponse},
@@ -51,6 +52,7 @@ pub(super) async fn expand(
     host: &Host,
     name: &HostName,
     request: &ControllerExpandVolumeRequest,
+    until: Instant,
 ) -> Result<ControllerExpandVolumeResponse, Refusal> {
     let Some(range) = &request.capacity_range else {
         return Err(Refusal::invalid("the size that the volume is to have is missing"));
@@ -60,10 +62,10 @@ pub(super) async fn expand(
     if access.is_some_and(|access| access.reach() != Ok(Reach::Disk)) {
         return Err(no_growth(name));
     }
-    let (decision, claim) = write(host, name, size).await?;
+    let (decision, claim) = write(host, name, size, until).await?;
     // one that is made at its first attachment has the size then
     if !waits_for_use(host, &claim).await? {
-        wait_until_grown(host, name, &claim, decision.claimed).await?;
+        wait_until_grown(host, name, &claim, decision.claimed, until).await?;
     }
     Ok(ControllerExpandVolumeResponse {
         capacity_bytes: i64::try_from(decision.size).unwrap_or(i64::MAX),
@@ -75,11 +77,13 @@ async fn write(
     host: &Host,
     name: &HostName,
     size: Size,
+    until: Instant,
 ) -> Result<(Decision, PersistentVolumeClaim), Refusal> {
     for _ in 0..ATTEMPTS {
         let claim = inspect::existing(host, name).await?;
         let decision = decide(name, &claim, size)?;
         let Some(patch) = &decision.patch else { return Ok((decision, claim)) };
+        machine_disk::refuse(host, &claim, "grow").await?;
         if patch.get("spec").is_some() && !is_bound(&claim) {
             // the host grows no volume that is not there yet, and no wait makes one that waits itself
             if waits_for_use(host, &claim).await? {
@@ -92,7 +96,7 @@ async fn write(
             let is_settled = |claim: &PersistentVolumeClaim| {
                 is_bound(claim) || claim.metadata.deletion_timestamp.is_some()
             };
-            while_it_changes(host, name, &what, is_settled).await?;
+            while_it_changes(host, name, &what, until, is_settled).await?;
             continue;
         }
         match host.claims().patch(name.as_str(), &PatchParams::default(), &Patch::Merge(patch)).await {
@@ -261,10 +265,12 @@ async fn while_it_changes(
     host: &Host,
     name: &HostName,
     what: &str,
+    until: Instant,
     is_done: impl Fn(&PersistentVolumeClaim) -> bool,
 ) -> Result<Option<PersistentVolumeClaim>, Refusal> {
     let status = |claim: &PersistentVolumeClaim| claim.status.clone();
-    wait::while_it_changes(wait::WAITS_FOR, host.claims(), name.as_str(), what, status, is_done).await
+    let end = wait::end(until, wait::WAITS_FOR);
+    wait::while_it_changes(end, host.claims(), name.as_str(), what, status, is_done).await
 }
 
 /// Waits until the host's volume has `claimed` bytes.
@@ -273,16 +279,17 @@ pub(super) async fn wait_until_grown(
     name: &HostName,
     claim: &PersistentVolumeClaim,
     claimed: u64,
+    until: Instant,
 ) -> Result<(), Refusal> {
     let is_done = |claim: &PersistentVolumeClaim| is_grown(claim, claimed);
     if is_done(claim) {
         return Ok(());
     }
     let what = format!("{} has not grown to {claimed} bytes", host.claim_name(name));
-    let grown = while_it_changes(host, name, &what, is_done).await;
+    let grown = while_it_changes(host, name, &what, until, is_done).await;
     match grown {
         Ok(Some(_)) => Ok(()),
-        Ok(None) => Err(inspect::no_volume(name.as_str())),
+        Ok(None) => Err(inspect::no_volume(host, name)),
         Err(refusal) => {
             let claim = create::read(host, name).await.ok().flatten();
             let condition = claim
@@ -334,8 +341,8 @@ fn storage(quantities: Option<&BTreeMap<String, Quantity>>) -> Option<u64> {
 
 /// Whether a machine has the volume. In one that has not, the node service grows the file system when it comes.
 async fn is_in_use(host: &Host, name: &HostName, claim: &PersistentVolumeClaim) -> Result<bool, Refusal> {
-    let attached = claim.annotations().get(CSI_ATTACH).and_then(|text| Ownership::parse(text));
-    if attached.is_some_and(|claim| claim.operation == Operation::Attach) {
+    let ownership = claim.annotations().get(CSI_ATTACH).and_then(|text| Ownership::parse(text));
+    if ownership.is_some_and(|ownership| ownership.operation == Operation::Attach) {
         return Ok(true);
     }
     Ok(!Machines::list(host).await?.with(name.as_str()).is_empty())

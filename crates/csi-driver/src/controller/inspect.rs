@@ -35,16 +35,18 @@ pub(super) fn name_of(handle: &str) -> Result<HostName, Refusal> {
     if handle.is_empty() {
         return Err(Refusal::invalid("the ID of the volume is missing"));
     }
-    HostName::from_handle(handle).ok_or_else(|| no_volume(handle))
+    HostName::from_handle(handle).ok_or_else(|| {
+        Refusal::not_found(format!("there is no volume {handle:?}: no claim of the host has such a name"))
+    })
 }
 
-pub(super) fn no_volume(handle: &str) -> Refusal {
-    Refusal::not_found(format!("there is no volume {handle:?}"))
+pub(super) fn no_volume(host: &Host, name: &HostName) -> Refusal {
+    Refusal::not_found(format!("there is no {}", host.claim_name(name)))
 }
 
 /// The claim of a volume of this cluster.
 pub(super) async fn existing(host: &Host, name: &HostName) -> Result<PersistentVolumeClaim, Refusal> {
-    let claim = create::read(host, name).await?.ok_or_else(|| no_volume(name.as_str()))?;
+    let claim = create::read(host, name).await?.ok_or_else(|| no_volume(host, name))?;
     host.check_owner(&claim).await?;
     Ok(claim)
 }
@@ -89,7 +91,10 @@ pub(super) async fn validate(
         Ok(_) if !request.mutable_parameters.is_empty() => {
             Err("a volume has no parameters that change".to_owned())
         }
-        Ok((reach, _)) => fits(&claim, reach),
+        Ok((reach, uses)) => match create::request::unknown_file_system(reach, &uses) {
+            Some(name) => Err(format!("the driver makes ext4 and xfs, and no {name:?}")),
+            None => record::fits(&claim, reach),
+        },
     };
     Ok(match verdict {
         Err(message) => ValidateVolumeCapabilitiesResponse { confirmed: None, message },
@@ -103,20 +108,6 @@ pub(super) async fn validate(
             message: String::new(),
         },
     })
-}
-
-/// Whether a volume reaches nodes in this way. Of a volume of the Go driver it may be unknown, and then it is believed.
-fn fits(claim: &PersistentVolumeClaim, asked: Reach) -> Result<(), String> {
-    match record::reach_of(claim) {
-        Some(Reach::Disk) if asked == Reach::Export => {
-            Err("the volume is a disk, which one node has at a time".to_owned())
-        }
-        Some(Reach::Export) if asked == Reach::Disk => {
-            Err("the volume is exported to many nodes and is no disk of one: ask for ReadWriteMany"
-                .to_owned())
-        }
-        _ => Ok(()),
-    }
 }
 
 pub(super) async fn get(

@@ -12,8 +12,9 @@ use harvester_api::labels::GUEST_CLUSTER;
 use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis::meta::v1::Time};
 use kube::ResourceExt as _;
 use prost_types::Timestamp;
+use tokio::time::Instant;
 
-use super::{expand, inspect, needed::Needed, page::page};
+use super::{expand, inspect, needed::Needed, page::page, wait};
 use crate::{
     csi::{
         CreateSnapshotRequest, ListSnapshotsRequest, ListSnapshotsResponse, Snapshot, list_snapshots_response,
@@ -78,15 +79,17 @@ pub(super) async fn create_snapshot(
     host: &Host,
     asked: &Asked,
     of_volume: Call,
+    until: Instant,
 ) -> Result<Snapshot, Refusal> {
+    let end = wait::end(until, wait::SNAPSHOT_WAITS_FOR);
     if asked.is_backup {
         let backup = backup::ask(host, asked).await?;
         drop(of_volume);
-        backup::made(host, asked, &backup).await
+        backup::made(host, asked, &backup, end).await
     } else {
         let snapshot = local::ask(host, asked).await?;
         drop(of_volume);
-        local::cut(host, asked, snapshot).await
+        local::cut(host, asked, snapshot, end).await
     }
 }
 

@@ -1,10 +1,15 @@
 //! Waiting for the host, by a watch on one object, for as long as a call may take.
 
-use std::{error::Error, pin::pin, sync::Mutex, time::Duration};
+use std::{
+    error::Error,
+    pin::pin,
+    sync::{Mutex, MutexGuard},
+    time::Duration,
+};
 
 use controller_kit::Watched;
 use kube::{Api, runtime::wait::await_condition};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use tonic::Code;
 
 use crate::{
@@ -12,70 +17,115 @@ use crate::{
     refusal::{Refusal, error_message},
 };
 
-/// A call waits so long for the host, then the caller comes again. The sidecars give up after 110 s, and with them a
-/// call ends at once: nothing waits on behalf of a caller that is gone (docs/contract/csi-driver.md#deadlines).
+/// A call waits so long for the host, then the caller comes again. The sidecars of the chart give up after 110 s, others
+/// earlier, and with them a call ends at once: nothing waits on behalf of a caller that is gone
+/// (docs/contract/csi-driver.md#deadlines).
 pub(crate) const WAITS_FOR: Duration = Duration::from_secs(60);
 
 /// For a snapshot: the snapshotter gives up after 60 s, and would not hear why.
 pub(crate) const SNAPSHOT_WAITS_FOR: Duration = Duration::from_secs(50);
 
 /// Where the host may work for hours, or for ever, a caller hears of it after so long without a change of the object's
-/// status: resizer and snapshotter have ten workers for all volumes, and one tenant would hold them.
+/// status: the sidecars have few workers for all volumes, and one tenant would hold them.
 pub(crate) const QUIET_FOR: Duration = Duration::from_secs(10);
 
 /// Where the role grants no watch, the object is read again after so long.
 const READ_AGAIN: Duration = Duration::from_secs(5);
 
+/// When a call stops to wait: `limit` from now, or at its deadline, after which its caller would not hear why.
+pub(super) fn end(deadline: Instant, limit: Duration) -> Instant {
+    deadline.min(Instant::now() + limit)
+}
+
 /// The object when it is as wanted, or `None` when there is none. `what` says what is waited for, as in
 /// "PersistentVolumeClaim shop/pvc-1 on the host is not bound".
 pub(super) async fn until<K: Watched>(
+    end: Instant,
     api: Api<K>,
     name: &str,
     what: &str,
     is_done: impl Fn(&K) -> bool,
 ) -> Result<Option<K>, Refusal> {
-    within(WAITS_FOR, api, name, what, is_done).await
-}
-
-/// The same within another time.
-pub(super) async fn within<K: Watched>(
-    limit: Duration,
-    api: Api<K>,
-    name: &str,
-    what: &str,
-    is_done: impl Fn(&K) -> bool,
-) -> Result<Option<K>, Refusal> {
-    timeout(limit, watched(api, name, what, is_done)).await.unwrap_or_else(|_| Err(late(what, limit)))
+    let begun = Instant::now();
+    timeout_at(end, watched(api, name, what, is_done)).await.unwrap_or_else(|_| Err(late(what, begun)))
 }
 
 /// The same, and no longer than the object's status changes.
 pub(super) async fn while_it_changes<K: Watched, S: PartialEq + Send>(
-    limit: Duration,
+    end: Instant,
     api: Api<K>,
     name: &str,
     what: &str,
     status: impl Fn(&K) -> S,
     is_done: impl Fn(&K) -> bool,
 ) -> Result<Option<K>, Refusal> {
-    let end = Instant::now() + limit;
-    let seen = Mutex::new((Instant::now(), None));
-    let seen = || seen.lock().expect("no panic while the status is compared");
-    let is_done = |object: &K| {
-        let (now, mut seen) = (Some(status(object)), seen());
-        if seen.1 != now {
-            *seen = (Instant::now(), now);
-        }
+    let changes = Changes::default();
+    let done = watched(api, name, what, |object: &K| {
+        changes.note(status(object));
         is_done(object)
-    };
-    let mut done = pin!(watched(api, name, what, is_done));
-    loop {
-        let until = end.min(seen().0 + QUIET_FOR);
-        match timeout_at(until, &mut done).await {
-            Ok(done) => return done,
-            Err(_) if until == end => return Err(late(what, limit)),
-            Err(_) if until < seen().0 + QUIET_FOR => {}
-            Err(_) => return Err(quiet(what)),
+    });
+    changes.patiently(end, what, done).await
+}
+
+/// The same for a kind that no role lets us watch.
+pub(super) async fn by_reading<K: Watched, S: PartialEq + Send>(
+    end: Instant,
+    api: Api<K>,
+    name: &str,
+    what: &str,
+    status: impl Fn(&K) -> S,
+    is_done: impl Fn(&K) -> bool,
+) -> Result<Option<K>, Refusal> {
+    let changes = Changes::default();
+    let done = read(api, name, what, |object: &K| {
+        changes.note(status(object));
+        is_done(object)
+    });
+    changes.patiently(end, what, done).await
+}
+
+/// The last status of an object, and when it was first seen.
+struct Changes<S>(Mutex<(Instant, Option<S>)>);
+
+impl<S> Default for Changes<S> {
+    fn default() -> Self {
+        Self(Mutex::new((Instant::now(), None)))
+    }
+}
+
+impl<S: PartialEq> Changes<S> {
+    fn note(&self, status: S) {
+        let (status, mut seen) = (Some(status), self.seen());
+        if seen.1 != status {
+            *seen = (Instant::now(), status);
         }
+    }
+
+    /// Waits for `done` until `end`, and no longer than the status changes.
+    async fn patiently<T>(
+        &self,
+        end: Instant,
+        what: &str,
+        done: impl Future<Output = Result<T, Refusal>>,
+    ) -> Result<T, Refusal> {
+        let (begun, mut done) = (Instant::now(), pin!(done));
+        loop {
+            let until = end.min(self.quiet_at());
+            match timeout_at(until, &mut done).await {
+                Ok(done) => return done,
+                Err(_) if until == end => return Err(late(what, begun)),
+                Err(_) if until < self.quiet_at() => {}
+                Err(_) => return Err(quiet(what)),
+            }
+        }
+    }
+
+    fn quiet_at(&self) -> Instant {
+        self.seen().0 + QUIET_FOR
+    }
+
+    fn seen(&self) -> MutexGuard<'_, (Instant, Option<S>)> {
+        self.0.lock().expect("no panic while the status is compared")
     }
 }
 
@@ -98,16 +148,6 @@ async fn watched<K: Watched>(
     read(api, name, what, is_done).await
 }
 
-/// The same for a kind that no role lets us watch.
-pub(super) async fn by_reading<K: Watched>(
-    api: Api<K>,
-    name: &str,
-    what: &str,
-    is_done: impl Fn(&K) -> bool,
-) -> Result<Option<K>, Refusal> {
-    timeout(WAITS_FOR, read(api, name, what, is_done)).await.unwrap_or_else(|_| Err(late(what, WAITS_FOR)))
-}
-
 async fn read<K: Watched>(
     api: Api<K>,
     name: &str,
@@ -128,8 +168,8 @@ async fn read<K: Watched>(
     }
 }
 
-fn late(what: &str, limit: Duration) -> Refusal {
-    let seconds = limit.as_secs();
+fn late(what: &str, begun: Instant) -> Refusal {
+    let seconds = begun.elapsed().as_secs();
     Refusal::new(Code::DeadlineExceeded, format!("{what} after {seconds} s: it goes on, call again"))
 }
 

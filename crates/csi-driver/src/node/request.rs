@@ -1,12 +1,7 @@
 //! The fields of requests to the node service, checked before anything is done.
 
-use std::time::Duration;
-
-use tonic::metadata::MetadataMap;
-
 use super::content::FileSystem;
 use super::plan::Wanted;
-use crate::calls::{TIMEOUT, timeout};
 use crate::csi::{CapacityRange, VolumeCapability};
 use crate::refusal::Refusal;
 use crate::volume::access::{Access, Mount};
@@ -14,11 +9,6 @@ use crate::volume::name::HostName;
 
 /// Kubernetes names claims, and a handle is the name of a claim.
 const HANDLE_MAX: usize = 253;
-/// A call without a deadline waits as long for its disk.
-const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
-/// A call waits no longer, whatever its deadline.
-const LONGEST_DEADLINE: Duration = Duration::from_secs(300);
-
 /// The volume of a request. Whether there is such a volume is not known.
 ///
 /// # Errors
@@ -90,13 +80,6 @@ pub(crate) fn required(range: Option<&CapacityRange>) -> Result<u64, Refusal> {
     Ok(required)
 }
 
-/// How long a call may wait: nine tenths of the time that its caller waits, so that the answer arrives.
-pub(crate) fn deadline(metadata: &MetadataMap) -> Duration {
-    let header = metadata.get(TIMEOUT).and_then(|value| value.to_str().ok());
-    let given = header.and_then(timeout).unwrap_or(DEFAULT_DEADLINE).min(LONGEST_DEADLINE);
-    given / 10 * 9
-}
-
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
@@ -105,28 +88,6 @@ mod tests {
     use super::*;
     use crate::csi::volume_capability::access_mode::Mode;
     use crate::csi::volume_capability::{AccessMode, AccessType, MountVolume};
-
-    #[rstest]
-    #[case(None, 54_000)]
-    #[case(Some("2M"), 108_000)]
-    #[case(Some("10S"), 9_000)]
-    #[case(Some("500m"), 450)]
-    #[case::too_long(Some("99999999H"), 270_000)]
-    #[case::no_timeout(Some("soon"), 54_000)]
-    #[case::no_timeout(Some("S"), 54_000)]
-    #[case::no_timeout(Some("999999999S"), 54_000)]
-    #[case::no_timeout(Some("1é"), 54_000)]
-    fn a_call_waits_less_long_than_its_caller(#[case] header: Option<&str>, #[case] expected_ms: u64) {
-        assert_eq!(
-            header.and_then(timeout).unwrap_or(DEFAULT_DEADLINE).min(LONGEST_DEADLINE) / 10 * 9,
-            Duration::from_millis(expected_ms)
-        );
-        if let Some(value) = header.and_then(|header| header.parse().ok()) {
-            let mut metadata = MetadataMap::new();
-            metadata.insert("grpc-timeout", value);
-            assert_eq!(deadline(&metadata), Duration::from_millis(expected_ms));
-        }
-    }
 
     #[rstest]
     #[case("", Code::InvalidArgument)]

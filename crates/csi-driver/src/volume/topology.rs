@@ -12,7 +12,7 @@ use tonic::Code;
 use crate::{csi::Topology, refusal::Refusal};
 
 /// The labels of a Node that count.
-const KEYS: [&str; 2] = [TOPOLOGY_REGION, TOPOLOGY_ZONE];
+pub const KEYS: [&str; 2] = [TOPOLOGY_REGION, TOPOLOGY_ZONE];
 
 /// Region and zone of a Node, as far as it has them.
 pub type Segments = BTreeMap<String, String>;

@@ -67,6 +67,77 @@ async fn a_volume_of_another_cluster_of_the_namespace_is_refused_to_each_call() 
     assert!(!claim.metadata.annotations.unwrap().contains_key("driver.harvesterhci.io/attach"));
 }
 
+/// What changes or copies the claim of a handle.
+async fn changes(bench: &Bench, handle: &str) -> Vec<Status> {
+    let capacity_range = Some(CapacityRange { required_bytes: 2 * GIB, limit_bytes: 0 });
+    let grow =
+        ControllerExpandVolumeRequest { volume_id: handle.to_owned(), capacity_range, ..Default::default() };
+    vec![
+        bench.create_volume(from_volume(volume("copy", GIB), handle)).await.unwrap_err(),
+        bench.snapshot("taken", handle, None).await.unwrap_err(),
+        bench.snapshot("taken", handle, Some("backup")).await.unwrap_err(),
+        bench.service.controller_expand_volume(Request::new(grow)).await.unwrap_err(),
+        bench.delete_volume(handle).await.unwrap_err(),
+    ]
+}
+
+const OWNED: &str = r#"[{"schema":"kubevirt.io.virtualmachine","refs":["shop/plain"]}]"#;
+
+#[rstest::rstest]
+#[case::of_its_template(true, json!({}))]
+#[case::of_harvesters_annotation(false, json!({"harvesterhci.io/owned-by": OWNED}))]
+#[tokio::test(start_paused = true)]
+async fn the_disk_of_a_machine_is_neither_copied_nor_changed_by_its_handle(
+    #[case] is_in_template: bool,
+    #[case] annotations: serde_json::Value,
+) {
+    const DISK: &str = "plain-disk-0-abcde";
+    let bench = Bench::new().await;
+    bench.pending(DISK, "longhorn", "VolumeSnapshot", "none").await;
+    bench.bind(DISK, "1Gi").await;
+    bench.patch("v1", "PersistentVolumeClaim", DISK, json!({"metadata": {"annotations": annotations}})).await;
+    if is_in_template {
+        bench.machine_with("plain", DISK).await;
+    }
+    bench.requests();
+    for refusal in changes(&bench, DISK).await {
+        assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal}");
+        assert!(
+            refusal.message().contains("PersistentVolumeClaim shop/plain-disk-0-abcde on the host"),
+            "{refusal}"
+        );
+    }
+    let writes: Vec<_> = bench
+        .requests()
+        .into_iter()
+        .filter(|it| !["get", "list", "watch"].iter().any(|verb| it.starts_with(verb)))
+        .collect();
+    assert_eq!(writes, [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_somebody_made_by_hand_is_copied_and_grown_and_its_deletion_is_left_to_them() {
+    let bench = Bench::new().await;
+    bench.pending("by-hand", "longhorn", "VolumeSnapshot", "none").await;
+    bench.bind("by-hand", "1Gi").await;
+    let capacity_range = Some(CapacityRange { required_bytes: 2 * GIB, limit_bytes: 0 });
+    let grow = ControllerExpandVolumeRequest {
+        volume_id: "by-hand".to_owned(),
+        capacity_range,
+        ..Default::default()
+    };
+    bench.taken("s", "by-hand", None).await.unwrap();
+    let (grown, ()) = tokio::join!(bench.service.controller_expand_volume(Request::new(grow)), async {
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        bench.bind("by-hand", "2Gi").await;
+    });
+    grown.unwrap();
+    let refusal = bench.delete_volume("by-hand").await.unwrap_err();
+    assert_eq!(refusal.code(), Code::FailedPrecondition);
+    assert!(refusal.message().contains("Retain"), "{refusal}");
+    assert!(bench.claim("by-hand").await.metadata.deletion_timestamp.is_none());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_of_another_clusters_volume_is_neither_deleted_nor_restored() {
     let bench = Bench::with_a_snapshot().await.moved_into_machine("red-1");

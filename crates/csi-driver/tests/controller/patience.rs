@@ -6,7 +6,8 @@ use csi_driver::{
     attach::BLOCKED_FOR,
     csi::{
         CapacityRange, ControllerExpandVolumeRequest, ControllerExpandVolumeResponse,
-        ControllerPublishVolumeRequest, controller_server::Controller, volume_capability::access_mode::Mode,
+        ControllerPublishVolumeRequest, CreateSnapshotRequest, controller_server::Controller,
+        volume_capability::access_mode::Mode,
     },
 };
 use kube::api::{Patch, PatchParams};
@@ -199,4 +200,66 @@ async fn a_volume_whose_growth_failed_is_copied_where_longhorns_volumes_may_not_
     assert_eq!(bench.create_volume(request()).await.unwrap_err().code(), Code::DeadlineExceeded);
     let spec = serde_json::to_value(bench.claim(UID).await.spec).unwrap();
     assert_eq!(spec["resources"]["requests"]["storage"], "1Gi");
+}
+
+/// What is waited for, before the sidecar gives up: it would tell of the time alone.
+const SHORT: Duration = Duration::from_secs(5);
+
+fn short<T>(request: T) -> Request<T> {
+    let mut request = Request::new(request);
+    request.set_timeout(SHORT);
+    request
+}
+
+// docs/contract/csi-driver.md#deadlines
+#[rstest]
+#[case::a_clone(
+    true,
+    "PersistentVolumeClaim shop/pvc-6f0b2c9e-9f0e-4a6e-8c1d-2b8f6d0a4c11 on the host is not filled"
+)]
+#[case::an_export(
+    false,
+    "PersistentVolumeClaim shop/pvc-6f0b2c9e-9f0e-4a6e-8c1d-2b8f6d0a4c11 on the host is not bound"
+)]
+#[tokio::test(start_paused = true)]
+async fn a_creation_says_what_it_waits_for_before_its_caller_is_gone_and_soon_where_nothing_changes(
+    #[case] is_clone: bool,
+    #[case] says: &str,
+) {
+    let bench = Bench::with_a_snapshot().await;
+    bench.bind("source", "1Gi").await;
+    let request = || match is_clone {
+        true => from_volume(volume(UID, GIB), "source"),
+        false => volume_for(UID, GIB, Mode::MultiNodeMultiWriter),
+    };
+    let call = bench.service.create_volume(short(request()));
+    let late = timeout(SHORT, call).await.unwrap().unwrap_err();
+    assert_eq!(late.code(), Code::DeadlineExceeded);
+    assert!(late.message().contains(says), "{late}");
+    let late = timeout(SOON, bench.create_volume(request())).await.unwrap().unwrap_err();
+    assert_eq!(late.code(), Code::DeadlineExceeded);
+    assert!(late.message().contains(says), "{late}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_growth_and_a_snapshot_say_what_they_wait_for_before_their_caller_is_gone() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume(UID, GIB)).await.unwrap();
+    bench.bind(UID, "1Gi").await;
+    let grow = ControllerExpandVolumeRequest {
+        volume_id: UID.to_owned(),
+        capacity_range: Some(CapacityRange { required_bytes: 2 * GIB, limit_bytes: 0 }),
+        ..ControllerExpandVolumeRequest::default()
+    };
+    let call = bench.service.controller_expand_volume(short(grow));
+    let late = timeout(SHORT, call).await.unwrap().unwrap_err();
+    assert!(late.message().contains("has not grown to"), "{late}");
+    let take = CreateSnapshotRequest {
+        name: "s".to_owned(),
+        source_volume_id: UID.to_owned(),
+        ..CreateSnapshotRequest::default()
+    };
+    let late = timeout(SHORT, bench.service.create_snapshot(short(take))).await.unwrap().unwrap_err();
+    assert_eq!(late.code(), Code::DeadlineExceeded);
+    assert!(late.message().contains("VolumeSnapshot shop/s on the host has not been taken"), "{late}");
 }

@@ -222,6 +222,22 @@ test_cluster::component_tests! {
         bed.tasks.end().await;
     }
 
+    // docs/contract/csi-driver.md#list: the attacher publishes to all of them each minute
+    async fn an_export_is_published_to_many_nodes_at_once(cluster: TestCluster) {
+        let bed = Bed::start(&cluster).await;
+        for node in ["node-a", "node-b"] {
+            bed.attachment(node).await;
+        }
+        let (first, second) = tokio::join!(bed.publish("vm-a"), bed.publish("vm-b"));
+        assert_eq!(first.unwrap(), second.unwrap());
+        let (same, again) = tokio::join!(bed.publish("vm-a"), bed.publish("vm-a"));
+        assert_ne!(same.is_ok(), again.is_ok(), "for one node one call is under way");
+        for node in ["node-a", "node-b"] {
+            cluster.guest.delete::<VolumeAttachment>(&format!("va-{node}")).await;
+        }
+        bed.tasks.end().await;
+    }
+
     // docs/contract/csi-driver.md#exports
     async fn a_node_that_comes_while_the_export_goes_off_waits_until_it_is_on_again(cluster: TestCluster) {
         let bed = Bed::start(&cluster).await;

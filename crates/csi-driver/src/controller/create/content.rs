@@ -6,10 +6,11 @@ use k8s_openapi::api::{
     storage::v1::StorageClass,
 };
 use kube::ResourceExt;
+use tokio::time::Instant;
 
 use super::super::{
     classes::{self, LONGHORN},
-    expand, inspect, needed, wait,
+    expand, inspect, machine_disk, needed, wait,
 };
 use super::claim::{Content, SNAPSHOT_GROUP, claimed};
 use crate::{
@@ -49,12 +50,13 @@ pub(super) async fn snapshot(host: &Host, name: &HostName) -> Result<Content, Re
 }
 
 /// A volume.
-pub(super) async fn volume(host: &Host, name: &HostName) -> Result<Content, Refusal> {
+pub(super) async fn volume(host: &Host, name: &HostName, until: Instant) -> Result<Content, Refusal> {
     let doing = || format!("read {}", host.claim_name(name));
     let claim = host.claims().get_opt(name.as_str()).await;
     let claim = claim.map_err(|error| Refusal::of_host(&doing(), &error))?;
     let claim = there(name, claim)?;
     host.check_owner(&claim).await?;
+    machine_disk::refuse(host, &claim, "copy").await?;
     let content = of_volume(&claim);
     let class = classes::of(host, content.class.as_deref()).await?;
     if let Some(class) = class.as_ref().filter(|class| classes::waits_for_consumer(class)) {
@@ -69,7 +71,9 @@ pub(super) async fn volume(host: &Host, name: &HostName) -> Result<Content, Refu
     let is_settled = |claim: &PersistentVolumeClaim| {
         host::bound_volume(claim).is_some() || claim.metadata.deletion_timestamp.is_some()
     };
-    let bound = wait::until(host.claims(), name.as_str(), &what, is_settled).await?;
+    let status = |claim: &PersistentVolumeClaim| claim.status.clone();
+    let end = wait::end(until, wait::WAITS_FOR);
+    let bound = wait::while_it_changes(end, host.claims(), name.as_str(), &what, status, is_settled).await?;
     let claim = there(name, bound)?;
     let content = with(of_volume(&claim), class.as_ref());
     let copied_into = if content.copies_equals { size_of_now(host, &claim).await? } else { None };

@@ -9,6 +9,7 @@ use kube::{
     ResourceExt,
     api::{Patch, PatchParams},
 };
+use tokio::time::Instant;
 use tonic::Code;
 
 use super::super::{classes, expand, needed::Needed, wait};
@@ -32,6 +33,7 @@ async fn outdated(
     host: &Host,
     asked: &Asked,
     claim: &PersistentVolumeClaim,
+    until: Instant,
 ) -> Result<Option<Failed>, Refusal> {
     let has_volume = claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some());
     // of one that is not waited for, CreateVolume has told the guest
@@ -39,7 +41,7 @@ async fn outdated(
         return Ok(None);
     }
     let claimed = claim::claimed(claim).unwrap_or(0);
-    let why = match plan(host, asked).await {
+    let why = match plan(host, asked, until).await {
         Ok(plan) if plan.claimed != claimed => {
             format!("it asks for {claimed} bytes, and what is copied has {} by now", plan.claimed)
         }
@@ -55,17 +57,18 @@ pub(super) async fn finish(
     asked: &Asked,
     claim: PersistentVolumeClaim,
     is_new: bool,
+    until: Instant,
 ) -> Result<Option<Failed>, Refusal> {
-    if !is_new && let Some(outdated) = outdated(host, asked, &claim).await? {
+    if !is_new && let Some(outdated) = outdated(host, asked, &claim, until).await? {
         return Ok(Some(outdated));
     }
-    let Some(claim) = bound(host, asked, claim).await? else { return Ok(None) };
+    let Some(claim) = bound(host, asked, claim, until).await? else { return Ok(None) };
     if let Some(volume) = bound_volume(&claim)
-        && let Some(why) = failure(host, asked, volume).await?
+        && let Some(why) = failure(host, asked, volume, until).await?
     {
         return Ok(Some(Failed { claim, why }));
     }
-    grow(host, asked, claim).await.map(|()| None)
+    grow(host, asked, claim, until).await.map(|()| None)
 }
 
 /// Deletes a claim that could not be filled, so that the next call makes it anew: no machine can use it, and the guest has no PersistentVolume of it before our answer. The code is final, for nothing is left behind.
@@ -97,15 +100,20 @@ async fn delete(
     }
 }
 
-async fn grow(host: &Host, asked: &Asked, claim: PersistentVolumeClaim) -> Result<(), Refusal> {
+async fn grow(
+    host: &Host,
+    asked: &Asked,
+    claim: PersistentVolumeClaim,
+    until: Instant,
+) -> Result<(), Refusal> {
     let (name, size) = (&asked.name, wanted(asked, &claim));
     if claim::claimed(&claim) == Some(size) {
-        return expand::wait_until_grown(host, name, &claim, size).await;
+        return expand::wait_until_grown(host, name, &claim, size, until).await;
     }
     let patch = expand::growth(&claim, size);
     let patched = host.claims().patch(name.as_str(), &PatchParams::default(), &Patch::Merge(patch)).await;
     let claim = patched.map_err(|error| expand::refusal_of_growth(host, name, &error))?;
-    expand::wait_until_grown(host, name, &claim, size).await
+    expand::wait_until_grown(host, name, &claim, size, until).await
 }
 
 /// What the claim is to ask for in the end: Longhorn's begins with the size of its source.
@@ -118,6 +126,7 @@ async fn bound(
     host: &Host,
     asked: &Asked,
     claim: PersistentVolumeClaim,
+    until: Instant,
 ) -> Result<Option<PersistentVolumeClaim>, Refusal> {
     if bound_volume(&claim).is_some() {
         return Ok(Some(claim));
@@ -129,7 +138,9 @@ async fn bound(
     let is_settled = |claim: &PersistentVolumeClaim| {
         bound_volume(claim).is_some() || claim.metadata.deletion_timestamp.is_some()
     };
-    match wait::until(host.claims(), asked.name.as_str(), &what, is_settled).await? {
+    let status = |claim: &PersistentVolumeClaim| claim.status.clone();
+    let (end, name) = (wait::end(until, wait::WAITS_FOR), asked.name.as_str());
+    match wait::while_it_changes(end, host.claims(), name, &what, status, is_settled).await? {
         Some(claim) if claim.metadata.deletion_timestamp.is_none() => Ok(Some(claim)),
         _ => Err(Refusal::aborted(format!("{} was deleted: call again", host.claim_name(&asked.name)))),
     }
@@ -146,11 +157,18 @@ async fn is_waited_for(host: &Host, asked: &Asked, claim: &PersistentVolumeClaim
 
 /// Waits until the copy has ended, and returns why it failed. Longhorn copies after it has told Kubernetes of the volume.
 /// Other provisioners have no such object, and older hosts do not let us read it.
-async fn failure(host: &Host, asked: &Asked, volume: &str) -> Result<Option<String>, Refusal> {
+async fn failure(
+    host: &Host,
+    asked: &Asked,
+    volume: &str,
+    until: Instant,
+) -> Result<Option<String>, Refusal> {
     let what = format!("Longhorn has not copied all of {}", host.claim_name(&asked.name));
     let api = host.longhorn_volumes();
     let is_settled = |volume: &longhorn::Volume| state(volume) != State::Copies;
-    let read = match wait::by_reading(api, volume, &what, is_settled).await {
+    let status = |volume: &longhorn::Volume| format!("{:?}", volume.status);
+    let end = wait::end(until, wait::WAITS_FOR);
+    let read = match wait::by_reading(end, api, volume, &what, status, is_settled).await {
         Ok(read) => read,
         Err(refusal) if refusal.code == Code::PermissionDenied => return Ok(None),
         Err(refusal) => return Err(refusal),

@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::{ListParams, PostParams};
+use tokio::time::Instant;
 
 use super::super::wait;
 use crate::{
@@ -26,14 +27,18 @@ pub(super) async fn ensure(
     host: &Host,
     name: &HostName,
     claim: PersistentVolumeClaim,
+    until: Instant,
 ) -> Result<(), Refusal> {
     let export = match bound_volume(&claim) {
         Some(volume) => volume.to_owned(),
         None => {
             let what = format!("{} is not bound", host.claim_name(name));
+            let status = |claim: &PersistentVolumeClaim| claim.status.clone();
+            let is_bound = |claim: &PersistentVolumeClaim| bound_volume(claim).is_some();
+            let end = wait::end(until, wait::WAITS_FOR);
             let bound =
-                wait::until(host.claims(), name.as_str(), &what, |claim| bound_volume(claim).is_some());
-            match bound.await?.as_ref().and_then(bound_volume) {
+                wait::while_it_changes(end, host.claims(), name.as_str(), &what, status, is_bound).await?;
+            match bound.as_ref().and_then(bound_volume) {
                 Some(volume) => volume.to_owned(),
                 None => return Err(Refusal::aborted(format!("{} was deleted", host.claim_name(name)))),
             }

@@ -13,7 +13,7 @@ use crate::{
     guest::Guest,
     refusal::Refusal,
     volume::{
-        access::{self, AccessError, Reach},
+        access::{self, Access, AccessError, Reach},
         name::{HostName, NameError},
         size::{Size, SizeError},
         topology,
@@ -86,16 +86,19 @@ impl From<AccessError> for Refusal {
     }
 }
 
+/// A file system that the node service does not make. An export has the host's.
+pub(in super::super) fn unknown_file_system(reach: Reach, uses: &[Access]) -> Option<&str> {
+    let mut named = uses.iter().filter_map(|one| one.mount.as_ref()?.file_system.as_deref());
+    named.find(|name| reach == Reach::Disk && !FILE_SYSTEMS.contains(name))
+}
+
 impl Asked {
     /// Secrets are not used, and so neither checked nor kept.
     pub(in super::super) fn of(request: &CreateVolumeRequest, settings: &Settings) -> Result<Self, Refusal> {
         let name = HostName::of(&request.name)?;
         let size = Size::of(request.capacity_range.as_ref())?;
         let (reach, uses) = access::all(&request.volume_capabilities)?;
-        let file_system = uses.iter().filter_map(|one| one.mount.as_ref()?.file_system.as_deref());
-        if let Some(other) = file_system.clone().find(|name| !FILE_SYSTEMS.contains(name))
-            && reach == Reach::Disk
-        {
+        if let Some(other) = unknown_file_system(reach, &uses) {
             return Err(Refusal::invalid(format!(
                 "file system {other:?} is not supported: take ext4 or xfs as csi.storage.k8s.io/fstype of the StorageClass"
             )));
@@ -193,8 +196,13 @@ fn source(content: &VolumeContentSource) -> Result<Source, Refusal> {
             Some(Handle::Backup { namespace, name }) => Ok(Source::Backup { namespace, name }),
             None => Err(Refusal::not_found(format!("there is no snapshot {:?}", snapshot.snapshot_id))),
         },
-        Some(Type::Volume(volume)) => HostName::from_handle(&volume.volume_id)
-            .map(Source::Volume)
-            .ok_or_else(|| Refusal::not_found(format!("there is no volume {:?}", volume.volume_id))),
+        Some(Type::Volume(volume)) => {
+            HostName::from_handle(&volume.volume_id).map(Source::Volume).ok_or_else(|| {
+                Refusal::not_found(format!(
+                    "there is no volume {:?}: no claim of the host has such a name",
+                    volume.volume_id
+                ))
+            })
+        }
     }
 }

@@ -9,6 +9,7 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use tonic::Code;
 
 use super::super::{classes, expand, snapshots::backup, wait};
@@ -37,31 +38,32 @@ pub(super) async fn restore(
     namespace: &str,
     backup_name: &str,
     existing: Option<PersistentVolumeClaim>,
+    until: Instant,
 ) -> Result<CreateVolumeResponse, Refusal> {
     let is_half_made = |claim: &PersistentVolumeClaim| {
         VolumeRecord::of(claim).is_none() && claim.metadata.deletion_timestamp.is_none() && is_restored(claim)
     };
     if let Some(claim) = existing.filter(|claim| !is_half_made(claim)) {
         let size = claim::matches(asked, &claim)?;
-        wait_for_growth(host, asked, &claim).await.map_err(under_way)?;
+        wait_for_growth(host, asked, &claim, until).await.map_err(under_way)?;
         return Ok(asked.answer(size));
     }
     let from = format!("{namespace}/{backup_name}");
     start(host, asked, &from, namespace, backup_name).await?;
-    let size = fill(host, asked).await.map_err(under_way)?;
+    let size = fill(host, asked, until).await.map_err(under_way)?;
     Ok(asked.answer(size))
 }
 
 /// Waits for the host's claim and makes it the volume that is asked for.
-async fn fill(host: &Host, asked: &Asked) -> Result<u64, Refusal> {
-    let claim = restored(host, asked).await?;
+async fn fill(host: &Host, asked: &Asked, until: Instant) -> Result<u64, Refusal> {
+    let claim = restored(host, asked, until).await?;
     let source = claim::claimed(&claim).unwrap_or(0);
     let size = Size::from_source(asked.range.as_ref(), source)?;
     let patch = finish(asked, &claim, size, source);
     let patched =
         host.claims().patch(asked.name.as_str(), &PatchParams::default(), &Patch::Merge(patch)).await;
     let claim = patched.map_err(|error| expand::refusal_of_growth(host, &asked.name, &error))?;
-    wait_for_growth(host, asked, &claim).await?;
+    wait_for_growth(host, asked, &claim, until).await?;
     Ok(size.asked)
 }
 
@@ -142,13 +144,13 @@ fn is_the_same(restore: &VolumeRemoteRestore, from: &str, asked: &Asked) -> Resu
 }
 
 /// The claim, when the host has filled it.
-async fn restored(host: &Host, asked: &Asked) -> Result<PersistentVolumeClaim, Refusal> {
+async fn restored(host: &Host, asked: &Asked, until: Instant) -> Result<PersistentVolumeClaim, Refusal> {
     let name = host.name_of("VolumeRemoteRestore", &asked.name);
     let what = format!("{name} has not succeeded");
-    let done = wait::until(host.restores(), asked.name.as_str(), &what, |restore: &VolumeRemoteRestore| {
-        restore.status.success
-    });
-    match done.await {
+    let status = |restore: &VolumeRemoteRestore| format!("{:?}", restore.status);
+    let is_done = |restore: &VolumeRemoteRestore| restore.status.success;
+    let (end, of) = (wait::end(until, wait::WAITS_FOR), asked.name.as_str());
+    match wait::while_it_changes(end, host.restores(), of, &what, status, is_done).await {
         Ok(Some(_)) => {}
         Ok(None) => return Err(Refusal::aborted(format!("{name} was deleted: call again"))),
         Err(refusal) => return Err(with_the_hosts_reason(host, asked, refusal).await),
@@ -189,9 +191,14 @@ fn finish(asked: &Asked, claim: &PersistentVolumeClaim, size: Size, source: u64)
     patch
 }
 
-async fn wait_for_growth(host: &Host, asked: &Asked, claim: &PersistentVolumeClaim) -> Result<(), Refusal> {
+async fn wait_for_growth(
+    host: &Host,
+    asked: &Asked,
+    claim: &PersistentVolumeClaim,
+    until: Instant,
+) -> Result<(), Refusal> {
     let claimed = claim::claimed(claim).unwrap_or(0);
-    expand::wait_until_grown(host, &asked.name, claim, claimed).await
+    expand::wait_until_grown(host, &asked.name, claim, claimed, until).await
 }
 
 /// Whether the host made the claim for a VolumeRemoteRestore.

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 
 use harvester_api::{annotations::CSI_SNAPSHOT, labels};
 use kube::{ResourceExt, api::PostParams};
+use tokio::time::Instant;
 use tonic::Code;
 
 use super::{Asked, Found, handle::Handle, timestamp};
 use crate::{
     controller::{
         create::{LONGHORN_BACKUP, said},
-        inspect, wait,
+        inspect, machine_disk, wait,
     },
     csi::Snapshot,
     host::{
@@ -33,6 +34,7 @@ pub(super) async fn ask(host: &Host, asked: &Asked) -> Result<VolumeRemoteBackup
         return Ok(backup);
     }
     let claim = inspect::existing(host, &asked.source).await?;
+    machine_disk::refuse(host, &claim, "back up").await?;
     let mut backup = VolumeRemoteBackup::named(asked.name.as_str());
     if labels::is_value(asked.source.as_str()) {
         let mark = (labels::BACKUP_SOURCE_VOLUME.to_owned(), asked.source.to_string());
@@ -59,6 +61,7 @@ pub(super) async fn made(
     host: &Host,
     asked: &Asked,
     backup: &VolumeRemoteBackup,
+    end: Instant,
 ) -> Result<Snapshot, Refusal> {
     let shown = matches(asked, backup)?;
     if shown.ready_to_use {
@@ -71,8 +74,7 @@ pub(super) async fn made(
         |backup: &VolumeRemoteBackup| backup.status.success || backup.metadata.deletion_timestamp.is_some();
     // an upload takes hours, and the host tells how far it is by nothing that ends the wait
     let status = |backup: &VolumeRemoteBackup| format!("{:?}", backup.status);
-    let limit = wait::SNAPSHOT_WAITS_FOR;
-    match wait::while_it_changes(limit, api.clone(), name, &what, status, is_done).await {
+    match wait::while_it_changes(end, api.clone(), name, &what, status, is_done).await {
         Ok(Some(backup)) => matches(asked, &backup),
         Ok(None) => Err(Refusal::aborted(format!("{object} was deleted: call again"))),
         Err(refusal) => Err(match api.get_opt(name).await {

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use harvester_api::{annotations::CSI_SNAPSHOT, labels};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{ResourceExt, api::PostParams};
+use tokio::time::Instant;
 use tonic::Code;
 
 use super::{Asked, Found, class, timestamp};
 use crate::{
-    controller::{inspect, needed::Needed, wait},
+    controller::{inspect, machine_disk, needed::Needed, wait},
     csi::Snapshot,
     host::{self, Host, kinds::VolumeSnapshot},
     refusal::Refusal,
@@ -25,6 +26,7 @@ pub(super) async fn ask(host: &Host, asked: &Asked) -> Result<VolumeSnapshot, Re
         return Ok(snapshot);
     }
     let claim = inspect::existing(host, &asked.source).await?;
+    machine_disk::refuse(host, &claim, "take a snapshot of").await?;
     let class = class::of(host, &claim).await?;
     let manifest = manifest(asked, &claim, class);
     match host.snapshots().create(&PostParams::default(), &manifest).await {
@@ -41,7 +43,12 @@ pub(super) async fn ask(host: &Host, asked: &Asked) -> Result<VolumeSnapshot, Re
 
 /// The snapshot when the host has cut it, though it may still work on it. At our answer an application that was stopped for
 /// it writes on.
-pub(super) async fn cut(host: &Host, asked: &Asked, snapshot: VolumeSnapshot) -> Result<Snapshot, Refusal> {
+pub(super) async fn cut(
+    host: &Host,
+    asked: &Asked,
+    snapshot: VolumeSnapshot,
+    end: Instant,
+) -> Result<Snapshot, Refusal> {
     matches(asked, &snapshot)?;
     if is_settled(&snapshot) {
         return matches(asked, &snapshot);
@@ -49,7 +56,7 @@ pub(super) async fn cut(host: &Host, asked: &Asked, snapshot: VolumeSnapshot) ->
     let object = host.name_of("VolumeSnapshot", &asked.name);
     let what = format!("{object} has not been taken");
     let (api, name) = (host.snapshots(), asked.name.as_str());
-    match wait::within(wait::SNAPSHOT_WAITS_FOR, api, name, &what, is_settled).await? {
+    match wait::until(end, api, name, &what, is_settled).await? {
         Some(snapshot) => matches(asked, &snapshot),
         None => Err(Refusal::aborted(format!("{object} was deleted: call again"))),
     }
@@ -110,7 +117,10 @@ fn matches(asked: &Asked, snapshot: &VolumeSnapshot) -> Result<Snapshot, Refusal
     match error.filter(|_| !shown.ready_to_use) {
         Some(message) => Err(Refusal::new(
             Code::Unavailable,
-            format!("the host has not made snapshot {name} so far: {message}"),
+            format!(
+                "the host has not made snapshot {name} so far: {message}: look at VolumeSnapshot {}/{name} there",
+                snapshot.namespace().unwrap_or_default()
+            ),
         )),
         None => Ok(shown),
     }

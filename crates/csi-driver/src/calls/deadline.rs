@@ -4,17 +4,20 @@ use std::time::Duration;
 
 use tonic::metadata::MetadataMap;
 
-use crate::calls::{TIMEOUT, timeout};
+use super::timeout;
 
-/// A caller without a deadline waits so long; the sidecars of the chart wait 110 s.
-pub const DEFAULT: Duration = Duration::from_secs(100);
+/// The header with the time that a caller waits.
+pub(super) const TIMEOUT: &str = "grpc-timeout";
+
+/// A caller without a deadline waits so long; the sidecars of the chart wait 110 s, and kubelet 120 s.
+const DEFAULT: Duration = Duration::from_secs(100);
 /// No call lasts longer, whatever its caller asks for.
-pub const LONGEST: Duration = Duration::from_secs(600);
+const LONGEST: Duration = Duration::from_secs(600);
 /// The answer is on its way so long before the deadline: after it the caller hears nothing of why.
-pub const AHEAD: Duration = Duration::from_secs(1);
+const AHEAD: Duration = Duration::from_secs(1);
 
-/// How long a call may work, from its header `grpc-timeout`.
-pub fn of(metadata: &MetadataMap) -> Duration {
+/// How long a call may work, by its header.
+pub(crate) fn of(metadata: &MetadataMap) -> Duration {
     let asked = metadata.get(TIMEOUT).and_then(|text| timeout(text.to_str().ok()?));
     let Some(asked) = asked else { return DEFAULT };
     asked.min(LONGEST).checked_sub(AHEAD).unwrap_or_default().max(asked.min(LONGEST) / 2)
@@ -33,6 +36,7 @@ mod tests {
     #[case("99999999H", Duration::from_secs(599))]
     #[case("10000m", Duration::from_secs(9))]
     #[case("1S", Duration::from_millis(500))]
+    #[case("500m", Duration::from_millis(250))]
     #[case("0S", Duration::ZERO)]
     #[case("", DEFAULT)]
     #[case("S", DEFAULT)]

@@ -1,7 +1,7 @@
 //! Which machine a volume belongs to, and how its disk comes into the machine and out of it.
 //!
 //! ```text
-//!                        ┌─ claim    whose volume it is, by an annotation of the host's PersistentVolumeClaim (pure)
+//!                        ┌─ ownership  whose volume it is, by an annotation of the host's PersistentVolumeClaim (pure)
 //! publish, unpublish ────┼─ hotplug  what a machine has of it, and the patches (pure)
 //!   (a session each)     ├─ plug     the writes, by patch or by subresources
 //!                        ├─ follow   hosts where instances do not follow their machines' templates

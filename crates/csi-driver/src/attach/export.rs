@@ -1,26 +1,41 @@
 //! A volume for many nodes: an NFS export of the host, switched on by a NetworkFilesystem object.
 //!
 //! The export is for all nodes together, so who uses it decides: it goes off when no VolumeAttachment needs it. A
-//! question about them that gets no answer never counts as "nobody" (docs/contract/csi-driver.md#exports).
+//! question about them that gets no answer never counts as "nobody" (docs/contract/csi-driver.md#exports). Each cluster
+//! sees its own VolumeAttachments alone, so the object names the clusters that have the export on, and the last of them
+//! switches it off.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
 
 use futures::{StreamExt, future::BoxFuture};
+use harvester_api::labels::GUEST_CLUSTER;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{
-    Api,
+    Api, ResourceExt,
     api::{Patch, PatchParams, PostParams},
     runtime::watcher,
 };
 use serde_json::json;
 
-use super::session::Session;
+use super::{
+    ownership::Recorded,
+    session::{Session, recorded},
+};
 use crate::{
     guest::User,
-    host::{HARVESTER_SYSTEM as NAMESPACE, bound_volume, kinds::NetworkFilesystem},
+    host::{HARVESTER_SYSTEM as NAMESPACE, bound_volume, is_absent, kinds::NetworkFilesystem},
+    node_monitor::labels::NOBODYS,
     refusal::Refusal,
-    volume::context,
+    volume::{access::Reach, context, record},
 };
+
+/// On a NetworkFilesystem: the guest clusters that have it on, with commas between them. The Go driver writes none.
+const ON_FOR: &str = "driver.harvesterhci.io/on-for";
+/// More than any text of ours.
+const LONGEST: usize = 4096;
 
 /// Asks the guest for the VolumeAttachments of a volume. The error is a sentence.
 pub type Users = dyn Fn(&str) -> BoxFuture<'static, Result<Vec<User>, String>> + Send + Sync;
@@ -46,6 +61,7 @@ impl Session<'_> {
                 "{name} is a block device, which one node uses at a time: make a volume with ReadWriteMany"
             )));
         }
+        record::fits(&claim, Reach::Export).map_err(Refusal::invalid)?;
         let Some(volume) = bound_volume(&claim).map(str::to_owned) else {
             return Err(Refusal::aborted(format!(
                 "{name} is not bound yet: look at its Events and its class"
@@ -65,8 +81,37 @@ impl Session<'_> {
                 self.create_export(&api, &volume).await?
             }
         };
-        if found.spec.desired_state != "Enabled" {
-            self.set_export(&api, &found, "Enabled").await?;
+        let is_on = found.spec.desired_state == "Enabled";
+        // nobody wrote whether it is a disk or an export
+        let is_unknown = record::reach_of(&claim).is_none();
+        if !is_on && is_unknown && self.is_a_disk(&claim).await? {
+            return Err(self.is_in_machines(&name));
+        }
+        let own = self.own_name().await?;
+        let joined = |export: &NetworkFilesystem| {
+            let clusters = on_for(export);
+            let joined =
+                joined(own.as_deref(), export.spec.desired_state == "Enabled", &clusters, label(&claim));
+            let is_missing = export.spec.desired_state != "Enabled" || joined != clusters;
+            is_missing.then_some(joined)
+        };
+        if let Some(clusters) = joined(&found) {
+            let on = match self.set_export(&api, &found, "Enabled", &clusters).await {
+                // another node is published to at once
+                Err(why) if why.code == tonic::Code::Aborted => {
+                    let read = api
+                        .get_opt(&volume)
+                        .await
+                        .map_err(|error| Refusal::of_host(&doing("read"), &error))?;
+                    read.filter(|export| joined(export).is_none()).ok_or(why)?
+                }
+                on => on?,
+            };
+            // a call that has written its annotation since looks at the export before it adds the disk
+            if !is_on && is_unknown && self.read_claim().await?.is_some_and(|claim| is_annotated(&claim)) {
+                self.set_export(&api, &on, "Disabled", &BTreeSet::new()).await?;
+                return Err(self.is_in_machines(&name));
+            }
         }
         // a share manager that does not come keeps no worker of the attacher for longer than a disk
         self.wait_for(format!("NetworkFilesystem {NAMESPACE}/{volume} on the host is not ready yet"));
@@ -139,15 +184,63 @@ impl Session<'_> {
             Err(refusal) => return Err(refusal),
             Ok(()) => {}
         }
-        let mut off = self.set_export(&api, &found, "Disabled").await?;
+        let clusters = on_for(&found);
+        let label = claim.as_deref().and_then(label);
+        let rest = match left(self.own_name().await?.as_deref(), &clusters, label) {
+            Leaves::Nothing => return Ok(()),
+            Leaves::On(rest) => return self.set_export(&api, &found, "Enabled", &rest).await.map(drop),
+            Leaves::Off => BTreeSet::new(),
+        };
+        let mut off = self.set_export(&api, &found, "Disabled", &rest).await?;
         // A node that was published to since the first question found the export on, and wrote nothing to it.
         let is_used = self.is_used().await;
         if !matches!(is_used, Ok(false)) {
             // on whatever version: the host has begun to write its status
             off.metadata.resource_version = None;
-            self.set_export(&api, &off, "Enabled").await?;
+            self.set_export(&api, &off, "Enabled", &clusters).await?;
         }
         is_used.map(drop)
+    }
+
+    /// The name of this cluster, where it has one of its own.
+    async fn own_name(&self) -> Result<Option<String>, Refusal> {
+        let name = self.attacher.host.own_cluster().await?;
+        Ok(name.filter(|name| name != NOBODYS))
+    }
+
+    /// Whether a machine has the volume, or is to have it.
+    async fn is_a_disk(&self, claim: &PersistentVolumeClaim) -> Result<bool, Refusal> {
+        Ok(is_annotated(claim) || !self.machines_with_volume(None, true).await?.is_empty())
+    }
+
+    fn is_in_machines(&self, claim: &str) -> Refusal {
+        Refusal::precondition(format!(
+            "{claim} is a disk of a machine: end what uses it there before it is exported"
+        ))
+    }
+
+    /// For a volume of which nobody wrote whether it is a disk: refused while it is exported, since both at once write to
+    /// one file system.
+    pub(super) async fn is_not_exported(&self, claim: &PersistentVolumeClaim) -> Result<(), Refusal> {
+        let Some(volume) = bound_volume(claim).filter(|_| record::reach_of(claim).is_none()) else {
+            return Ok(());
+        };
+        let export = match self.attacher.host.network_filesystems().get_opt(volume).await {
+            Ok(Some(export)) => export,
+            Ok(None) => return Ok(()),
+            Err(error) if is_absent(&error) => return Ok(()),
+            Err(error) => {
+                let doing = format!("read NetworkFilesystem {NAMESPACE}/{volume} on the host");
+                return Err(Refusal::of_host(&doing, &error));
+            }
+        };
+        if export.spec.desired_state != "Enabled" {
+            return Ok(());
+        }
+        Err(Refusal::precondition(format!(
+            "{} is exported by NetworkFilesystem {NAMESPACE}/{volume} on the host: it is no disk before that is Disabled",
+            self.attacher.host.claim_name(self.volume)
+        )))
     }
 
     async fn is_used(&self) -> Result<bool, Refusal> {
@@ -181,15 +274,79 @@ impl Session<'_> {
         api: &Api<NetworkFilesystem>,
         on: &NetworkFilesystem,
         state: &str,
+        clusters: &BTreeSet<String>,
     ) -> Result<NetworkFilesystem, Refusal> {
-        let mut patch = json!({"spec": {"desiredState": state}});
+        let names: Vec<_> = clusters.iter().map(String::as_str).collect();
+        let names = (!names.is_empty()).then(|| names.join(","));
+        let mut patch = json!({"metadata": {}, "spec": {"desiredState": state}});
         if let Some(version) = &on.metadata.resource_version {
-            patch["metadata"] = json!({ "resourceVersion": version });
+            patch["metadata"]["resourceVersion"] = json!(version);
+        }
+        if on.annotations().get(ON_FOR) != names.as_ref() {
+            patch["metadata"]["annotations"] = json!({ON_FOR: names});
         }
         let name = on.metadata.name.as_deref().unwrap_or_default();
         let patched = api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
         let doing = format!("set NetworkFilesystem {NAMESPACE}/{name} on the host to {state}");
         patched.map_err(|error| Refusal::of_host(&doing, &error))
+    }
+}
+
+/// The clusters that have the export on.
+fn on_for(export: &NetworkFilesystem) -> BTreeSet<String> {
+    let text = export.annotations().get(ON_FOR).filter(|text| text.len() <= LONGEST);
+    text.into_iter()
+        .flat_map(|text| text.split(','))
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+fn label(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.labels().get(GUEST_CLUSTER).map(String::as_str)
+}
+
+fn is_annotated(claim: &PersistentVolumeClaim) -> bool {
+    recorded(claim) != Recorded::Nothing
+}
+
+/// The clusters that have the export on when this one has it too. One that somebody has on who is not named is left to
+/// them, unless the claim is ours.
+fn joined(
+    own: Option<&str>,
+    is_on: bool,
+    clusters: &BTreeSet<String>,
+    label: Option<&str>,
+) -> BTreeSet<String> {
+    let mut all = if is_on { clusters.clone() } else { BTreeSet::new() };
+    if let Some(own) = own
+        && (!is_on || !clusters.is_empty() || label == Some(own))
+    {
+        all.insert(own.to_owned());
+    }
+    all
+}
+
+/// What the last node of this cluster leaves behind.
+#[derive(Debug, PartialEq, Eq)]
+enum Leaves {
+    /// The export is none of this cluster's.
+    Nothing,
+    /// These have it on.
+    On(BTreeSet<String>),
+    Off,
+}
+
+fn left(own: Option<&str>, clusters: &BTreeSet<String>, label: Option<&str>) -> Leaves {
+    // a cluster without a name cannot tell
+    let Some(own) = own else { return Leaves::Off };
+    let mut rest = clusters.clone();
+    match rest.remove(own) {
+        true if rest.is_empty() => Leaves::Off,
+        true => Leaves::On(rest),
+        // the Go driver names nobody
+        false if clusters.is_empty() && label == Some(own) => Leaves::Off,
+        false => Leaves::Nothing,
     }
 }
 
@@ -220,4 +377,48 @@ fn other_provisioner(claim: &PersistentVolumeClaim) -> Option<&str> {
 fn conditions(export: &NetworkFilesystem) -> String {
     let messages = export.status.conditions.iter().map(|condition| &condition.message);
     messages.filter(|message| !message.is_empty()).map(|message| format!(", {message}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn names(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    #[rstest]
+    #[case::switched_on(false, &[], None, &["demo"])]
+    #[case::switched_on_after_others(false, &["shop"], None, &["demo"])]
+    #[case::beside_another(true, &["shop"], None, &["demo", "shop"])]
+    #[case::known(true, &["demo"], None, &["demo"])]
+    #[case::of_somebody_who_is_not_named(true, &[], None, &[])]
+    #[case::of_our_own_claim(true, &[], Some("demo"), &["demo"])]
+    fn a_cluster_is_named_that_has_an_export_on(
+        #[case] is_on: bool,
+        #[case] clusters: &[&str],
+        #[case] label: Option<&str>,
+        #[case] expected: &[&str],
+    ) {
+        assert_eq!(joined(Some("demo"), is_on, &names(clusters), label), names(expected));
+        assert!(!joined(None, is_on, &names(clusters), label).contains("demo") || clusters.contains(&"demo"));
+    }
+
+    #[rstest]
+    #[case::ours(&["demo"], None, Leaves::Off)]
+    #[case::beside_another(&["demo", "shop"], None, Leaves::On(names(&["shop"])))]
+    #[case::anothers(&["shop"], None, Leaves::Nothing)]
+    #[case::anothers_though_the_claim_is_ours(&["shop"], Some("demo"), Leaves::Nothing)]
+    #[case::of_the_go_driver(&[], Some("demo"), Leaves::Off)]
+    #[case::of_somebody_who_is_not_named(&[], None, Leaves::Nothing)]
+    fn the_last_cluster_that_has_an_export_on_switches_it_off(
+        #[case] clusters: &[&str],
+        #[case] label: Option<&str>,
+        #[case] expected: Leaves,
+    ) {
+        assert_eq!(left(Some("demo"), &names(clusters), label), expected);
+        assert_eq!(left(None, &names(clusters), label), Leaves::Off, "without a name nothing can be told");
+    }
 }

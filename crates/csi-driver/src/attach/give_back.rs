@@ -14,6 +14,7 @@
 
 use std::sync::Arc;
 
+use controller_kit::Cache;
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use tokio::time::{Duration, Instant};
@@ -21,9 +22,9 @@ use tokio::time::{Duration, Instant};
 use super::{
     hotplug::{self, Direction, Disk},
     ownership::{Machine, Operation, Ownership, Recorded, WRITES_FOR},
-    pace::{self, Coming, UNMOUNTED_FOR},
+    pace::{self, Coming, UNMOUNTED_FOR, WAITED_FOR},
     plug::Written,
-    session::{Seen, Session, is_bound, recorded},
+    session::{LOOK_AGAIN, Seen, Session, class, is_bound, recorded},
     unpublish::Own,
     why::Claims,
 };
@@ -41,10 +42,7 @@ impl Session<'_> {
         let pace = &self.attacher.pace;
         let ages = pace.look(machine, &seen);
         let claims = self.call.claims().await;
-        let is_unbound = |volume: &str| {
-            let claim = claims.as_ref().and_then(|claims| claims.get(&self.call.key(volume)));
-            claim.is_some_and(|claim| !is_bound(&claim))
-        };
+        let is_unbound = |volume: &str| self.unbound(claims.as_ref(), volume).is_some();
         let coming = ages.into_iter().filter(|(volume, _)| seen.get(volume) == Some(&Direction::In));
         let coming = coming.map(|(volume, since)| Coming {
             is_bound: !is_unbound(&volume),
@@ -53,6 +51,36 @@ impl Session<'_> {
             since,
         });
         coming.collect()
+    }
+
+    /// The claim of this volume, where the watch shows that it is not bound.
+    fn unbound(
+        &self,
+        claims: Option<&Cache<PersistentVolumeClaim>>,
+        volume: &str,
+    ) -> Option<Arc<PersistentVolumeClaim>> {
+        claims?.get(&self.call.key(volume)).filter(|claim| !is_bound(claim))
+    }
+
+    /// The disk that comes into the machine, or leaves it, before this one, which is doubtful.
+    pub(super) async fn comes_before(
+        &self,
+        machine: &str,
+        vm: &VirtualMachine,
+        vmi: Option<&VirtualMachineInstance>,
+    ) -> Option<String> {
+        let (pace, own) = (&self.attacher.pace, self.volume.as_str());
+        let claims = self.call.claims().await;
+        let is_doubtful = |volume: &str| {
+            let unbound = self.unbound(claims.as_ref(), volume);
+            pace.is_doubtful(machine, volume, unbound.as_deref().and_then(class))
+        };
+        pace.wants(machine, own);
+        // two that are doubtful would keep one another out, and each all others
+        let mut on_their_way = hotplug::on_their_way(Some(vm), vmi).into_iter().filter(|(it, _)| it != own);
+        let other = on_their_way.find(|(it, direction)| *direction == Direction::In || !is_doubtful(it));
+        let other = other.map(|(volume, _)| volume);
+        other.or_else(|| pace::before(own, &pace.waiting(machine), is_doubtful).map(str::to_owned))
     }
 
     /// When the disk of this volume is to leave the machine again, unless it is mounted by then. Not while it keeps nobody
@@ -68,31 +96,62 @@ impl Session<'_> {
             self.watched_claim().await.and_then(|claim| self.known_for(machine, &recorded(&claim)));
         // one that the instance has not taken from the template is in no pod
         vmi.filter(|vmi| hotplug::is_taken(vmi, volume))?;
-        let is_waited_for = hotplug::on_their_way(vm, vmi).keys().any(|other| other != volume)
-            || pace.is_waited_for(machine, volume);
-        if !is_waited_for {
+        if !self.is_waited_for(machine, vm, vmi) {
             return None;
         }
+        let claims = self.call.claims().await;
+        let is_blameless = |other: &String| {
+            other != volume
+                && pace.times(machine, other) == 0
+                && self.unbound(claims.as_ref(), other).is_none()
+        };
+        let keeps_blameless = hotplug::on_their_way(vm, vmi).keys().any(is_blameless)
+            || pace.waiting(machine).keys().any(is_blameless);
         let mut coming = self.coming(machine, vm, vmi).await;
         let own = coming.iter().position(|one| one.volume == volume)?;
         let mut own = coming.swap_remove(own);
         own.since = own.since.min(known_for.unwrap_or(own.since));
-        Some(Instant::now() + pace::leaves_in(&own, &coming, pace.was_freed(machine)))
+        let rest = pace::leaves_in(&own, &coming, pace.was_freed(machine), keeps_blameless)?;
+        let stays_until = *self.stays_until.lock().expect("no panic while it is replaced");
+        Some(stays_until.into_iter().chain([Instant::now() + rest]).max().unwrap_or_else(Instant::now))
+    }
+
+    /// Whether others wait for what this disk waits for.
+    fn is_waited_for(
+        &self,
+        machine: &str,
+        vm: Option<&VirtualMachine>,
+        vmi: Option<&VirtualMachineInstance>,
+    ) -> bool {
+        let volume = self.volume.as_str();
+        hotplug::on_their_way(vm, vmi).keys().any(|other| other != volume)
+            || self.attacher.pace.is_waited_for(machine, volume)
     }
 
     /// Takes the disk out of the machine again, where it has not come still, and nobody else works on it.
     ///
     /// # Errors
     /// ABORTED where it was taken out, with what it waited for.
-    pub(super) async fn give_back(&self, machine: &str) -> Result<(), Refusal> {
+    pub(super) async fn give_back(
+        &self,
+        machine: &str,
+        vm: Option<&VirtualMachine>,
+        vmi: Option<&VirtualMachineInstance>,
+    ) -> Result<(), Refusal> {
         let why = self.waits_for.lock().expect("no panic while the text is replaced").clone();
+        // the guest may be slow: nobody waits for its answer at the machine
+        if self.is_held(machine, vm, vmi).await {
+            *self.stays_until.lock().expect("no panic while it is replaced") =
+                Some(Instant::now() + LOOK_AGAIN);
+            return Ok(());
+        }
         let turn = self.attacher.turns.alone(machine).await;
         let seen = self.see(machine, true).await?;
         let (Some(claim), Some(vm)) = (&seen.claim, &seen.vm) else { return Ok(()) };
         let Some(former) = self.may_be_given_back(machine, &seen) else { return Ok(()) };
         // another one may have left meanwhile: this one has its time now
         let leaves_at = self.leaves_at(machine, Some(vm), seen.vmi.as_deref()).await;
-        if leaves_at.is_none_or(|then| then > Instant::now()) || !self.is_in_use_by_nobody().await {
+        if leaves_at.is_none_or(|then| then > Instant::now()) {
             return Ok(());
         }
         let begun = Instant::now();
@@ -115,7 +174,8 @@ impl Session<'_> {
         }
         let pace = &self.attacher.pace;
         pace.wrote(machine, self.volume.as_str(), Direction::Out);
-        let pause = pace.keep_out(machine, self.volume.as_str(), &why);
+        let class = class(&claim).filter(|_| !is_bound(&claim));
+        let pause = pace.keep_out(machine, self.volume.as_str(), class, &why);
         drop(turn);
         self.wait_for(format!("{why}; it is taken out of the machine again, so that others come into it"));
         Box::pin(self.detach_by(machine, Own::written(&claim))).await?;
@@ -168,22 +228,52 @@ impl Session<'_> {
         matches!(disk, Disk::Adding(progress) if !hotplug::is_mounted(&progress))
     }
 
-    /// Whether no VolumeAttachment says that the volume is attached: its Node uses the disk when it comes, without a further
+    /// Whether the disk may not be taken out, or it would help nobody: one that is attached stays, and keeps others out.
+    async fn is_held(
+        &self,
+        machine: &str,
+        vm: Option<&VirtualMachine>,
+        vmi: Option<&VirtualMachineInstance>,
+    ) -> bool {
+        let own = self.volume.as_str();
+        if self.is_attached(own).await {
+            return true;
+        }
+        let (own, others): (Vec<_>, Vec<_>) =
+            self.coming(machine, vm, vmi).await.into_iter().partition(|one| one.volume == own);
+        if own.iter().any(Coming::may_be_to_blame) {
+            return false;
+        }
+        for other in &others {
+            if self.is_attached(&other.volume).await {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether a VolumeAttachment says that the volume is attached: its Node uses the disk when it comes, without a further
     /// call. Where that cannot be asked, it may be so.
-    async fn is_in_use_by_nobody(&self) -> bool {
-        let users = (self.attacher.options.users)(self.volume.as_str()).await;
+    async fn is_attached(&self, volume: &str) -> bool {
+        let users = (self.attacher.options.users)(volume).await;
         match users {
-            Ok(users) => !users.iter().any(|user| user.is_attached),
+            Ok(users) => users.iter().any(|user| user.is_attached),
             Err(why) => {
-                tracing::warn!("volume {} stays where it keeps others out: {why}", self.volume);
-                false
+                tracing::warn!("volume {volume} stays where it keeps others out: {why}");
+                true
             }
         }
     }
 
     /// ABORTED while the disk is kept out of the machine.
-    pub(super) fn may_come_again(&self, machine: &str) -> Result<(), Refusal> {
-        match self.attacher.pace.kept_out(machine, self.volume.as_str()) {
+    pub(super) fn may_come_again(
+        &self,
+        machine: &str,
+        vm: &VirtualMachine,
+        vmi: Option<&VirtualMachineInstance>,
+    ) -> Result<(), Refusal> {
+        let is_alone = !self.is_waited_for(machine, Some(vm), vmi);
+        match self.attacher.pace.kept_out(machine, self.volume.as_str(), is_alone) {
             None => Ok(()),
             Some((why, rest)) => Err(Refusal::aborted(format!(
                 "{why}; it was taken out of the machine again, so that others come into it, and is added again after {} s",
@@ -208,6 +298,8 @@ impl Session<'_> {
         seen.remove(self.volume.as_str());
         ages.remove(self.volume.as_str());
         let rest = pace::waits(ages.values().copied())?;
+        let since = self.waits_for_others_since.get_or_init(Instant::now);
+        let rest = rest.min(WAITED_FOR.checked_sub(since.elapsed()).filter(|rest| !rest.is_zero())?);
         let others: Vec<_> = seen.into_keys().collect();
         let host = &self.attacher.host;
         self.wait_for_long(

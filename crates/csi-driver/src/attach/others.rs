@@ -35,7 +35,9 @@ enum Truth {
 /// The annotation that is true while the disk leaves `machine`, since it is in `other`.
 fn truth(machine: &Machine, recorded: &Recorded, other: Option<Machine>) -> Truth {
     match recorded {
-        Recorded::Ownership(claim) if claim.is_for(machine) && claim.operation == Operation::Attach => {
+        Recorded::Ownership(ownership)
+            if ownership.is_for(machine) && ownership.operation == Operation::Attach =>
+        {
             match other {
                 Some(other) => Truth::Is(Ownership {
                     leaving: Some(machine.name.clone()),
@@ -76,9 +78,9 @@ impl Session<'_> {
     }
 
     /// Takes back what another call was to take back, and did not.
-    pub(super) async fn finish(&self, claim: &Ownership, leaving: &str) -> Result<(), Refusal> {
+    pub(super) async fn finish(&self, ownership: &Ownership, leaving: &str) -> Result<(), Refusal> {
         let done = self.take_back(leaving, true).await;
-        done.map_err(|why| self.stays(leaving, std::slice::from_ref(&claim.vm), &why))
+        done.map_err(|why| self.stays(leaving, std::slice::from_ref(&ownership.vm), &why))
     }
 
     /// Other machines with the volume, as far as it is known without a request, unless `is_sure`.
@@ -152,10 +154,10 @@ impl Session<'_> {
                 }
                 continue;
             }
-            let (true, Some(on), Recorded::Ownership(claim)) = (is_marked, &seen.claim, recorded) else {
+            let (true, Some(on), Recorded::Ownership(ownership)) = (is_marked, &seen.claim, recorded) else {
                 return Ok(());
             };
-            if self.annotate(on, Some(Ownership { leaving: None, ..claim })).await?.is_some() {
+            if self.annotate(on, Some(Ownership { leaving: None, ..ownership })).await?.is_some() {
                 return Ok(());
             }
         }

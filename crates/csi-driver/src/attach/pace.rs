@@ -11,13 +11,15 @@
 //!
 //! a disk that is not mounted   while others wait for the pod, it leaves (super::give_back) after
 //! ──────────────────────────   ───────────────────────────────────────────────────────────────────────────────────
-//! its claim is not bound, or   30 s, doubled with each time that it left, up to 300 s
-//!   it did not come before
-//! nothing bad is known of it   30 s; 120 s where another disk may be to blame, or was until a moment ago
+//! its claim is not bound, or   30 s, doubled with each time that it left, up to 300 s; up to 60 s while one waits of which
+//!   it did not come before       nothing bad is known
+//! nothing bad is known of it   30 s, 120 s where a disk left a moment ago; it stays while another may be to blame
 //! ```
-//! A disk that nobody waits for stays. One that left comes again after 15 s, doubled each time up to 300 s. This process
-//! remembers all that: the sidecars call one process at a time, and what another one does not know of only makes disks come
-//! later.
+//! A disk that nobody waits for stays. One that left comes again after 15 s, doubled each time up to 300 s, or up to 60 s
+//! where nobody else waits. It is doubtful then, for an hour or until it came; so are claims of its class that are not
+//! bound, where its own was not. Doubtful disks come one at a time, in the order in which they waited, and after all
+//! others. This process remembers all that: the sidecars call one process at a time, and what another one does not know of
+//! only makes disks come later.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -35,16 +37,24 @@ pub const TOGETHER_WITHIN: Duration = Duration::from_secs(1);
 pub const WAITED_FOR: Duration = Duration::from_secs(15);
 /// A disk that keeps others waiting and is not mounted after so long leaves, and no disk leaves earlier …
 pub const UNMOUNTED_FOR: Duration = Duration::from_secs(30);
-/// … doubled with each time that it left, up to this: a slow host brings it in the end.
+/// … doubled with each time that it left, up to this: a slow host brings it in the end …
 const UNMOUNTED_LAST: Duration = Duration::from_secs(300);
-/// The same for one of which nothing bad is known, while another may be to blame.
+/// … or up to this, while one waits of which nothing bad is known.
+const UNMOUNTED_BEFORE_OTHERS: Duration = Duration::from_secs(60);
+/// The same for one of which nothing bad is known, after another one was taken out.
 const BLAMELESS_FOR: Duration = Duration::from_secs(120);
 /// Before it is added again, doubled each time …
 const KEPT_OUT_FIRST: Duration = Duration::from_secs(15);
-/// … up to this.
+/// … up to this …
 const KEPT_OUT_LAST: Duration = Duration::from_secs(300);
+/// … or up to this, while nobody else waits for the machine.
+const KEPT_OUT_ALONE: Duration = Duration::from_secs(60);
+/// That a disk did not come is known so long.
+const REMEMBERED_FOR: Duration = Duration::from_secs(3600);
 /// Whoever had to wait for another disk counts as one that wants in for so long: an attacher calls again by then.
 const WANTED_FOR: Duration = Duration::from_secs(300);
+/// Whoever waits for a turn keeps it so long after the last call: others would wait for one that never comes again.
+const TURN_KEPT_FOR: Duration = Duration::from_secs(60);
 /// More machines than one process has to do with.
 const MOST: usize = 4096;
 
@@ -58,6 +68,8 @@ struct Machine {
     volumes: HashMap<String, Known>,
     /// When a disk that was to blame was taken out last.
     freed: Option<Instant>,
+    /// Classes of which a claim that was not bound did not come, and when.
+    classes: HashMap<String, Instant>,
 }
 
 /// What is known of one volume in one machine.
@@ -67,16 +79,23 @@ struct Known {
     way: Option<(Direction, Instant)>,
     /// It was taken out again.
     kept_out: Option<KeptOut>,
-    /// A call for it waited then for another disk.
-    wanted: Option<Instant>,
+    /// Calls for it waited for another disk.
+    wanted: Option<Wanted>,
     /// The holder of the annotation by which it is added, and since when this process knows of it.
     holder: Option<(String, Instant)>,
 }
 
 struct KeptOut {
     times: u32,
-    until: Instant,
+    at: Instant,
+    pause: Duration,
     why: String,
+}
+
+#[derive(Clone, Copy)]
+struct Wanted {
+    first: Instant,
+    last: Instant,
 }
 
 /// One disk on its way in.
@@ -91,17 +110,8 @@ pub(super) struct Coming {
 }
 
 impl Coming {
-    pub(super) fn is_doubtful(&self) -> bool {
+    pub(super) fn may_be_to_blame(&self) -> bool {
         !self.is_bound || self.times > 0
-    }
-
-    /// For how long it may stay unmounted.
-    fn stays(&self, is_another_to_blame: bool) -> Duration {
-        match self.is_doubtful() {
-            true => doubled(UNMOUNTED_FOR, self.times, UNMOUNTED_LAST),
-            false if is_another_to_blame => BLAMELESS_FOR,
-            false => UNMOUNTED_FOR,
-        }
     }
 }
 
@@ -114,7 +124,12 @@ impl Machine {
 impl Pace {
     /// This process has just written so of the machine.
     pub(super) fn wrote(&self, machine: &str, volume: &str, direction: Direction) {
-        self.of(machine, |it| it.volume(volume).way = Some((direction, Instant::now())));
+        self.of(machine, |it| {
+            let known = it.volume(volume);
+            known.way = Some((direction, Instant::now()));
+            // it has had its turn
+            known.wanted.take_if(|_| direction == Direction::In);
+        });
     }
 
     /// For how long these have been on their way. What others wrote counts from its first sight, and as no part of a
@@ -129,7 +144,8 @@ impl Pace {
         self.of(machine, |it| {
             it.volumes.retain(|volume, known| {
                 known.way = known.way.filter(|(direction, _)| seen.get(volume) == Some(direction));
-                known.wanted = known.wanted.filter(|wanted| wanted.elapsed() < WANTED_FOR);
+                known.wanted = known.wanted.filter(|wanted| wanted.last.elapsed() < WANTED_FOR);
+                known.kept_out.take_if(|kept| kept.at.elapsed() >= REMEMBERED_FOR);
                 known.way.is_some() || known.kept_out.is_some() || known.wanted.is_some()
             });
             let ages = seen.iter().map(|(volume, direction)| {
@@ -152,35 +168,69 @@ impl Pace {
 
     /// A call for the volume waits for another disk that comes into the machine.
     pub(super) fn wants(&self, machine: &str, volume: &str) {
-        self.of(machine, |it| it.volume(volume).wanted = Some(Instant::now()));
+        let now = Instant::now();
+        self.of(machine, |it| {
+            let known = it.volume(volume);
+            let before = known.wanted.filter(|wanted| wanted.last.elapsed() < TURN_KEPT_FOR);
+            known.wanted = Some(Wanted { first: before.map_or(now, |wanted| wanted.first), last: now });
+        });
+    }
+
+    /// The volume cannot come for another reason, and keeps no turn meanwhile.
+    pub(super) fn gives_way(&self, machine: &str, volume: &str) {
+        self.of(machine, |it| it.volumes.get_mut(volume).and_then(|known| known.wanted.take()));
+    }
+
+    /// The volumes for which calls wait, with how long they have.
+    pub(super) fn waiting(&self, machine: &str) -> BTreeMap<String, Duration> {
+        self.of(machine, |it| {
+            let waiting = it.volumes.iter().filter_map(|(volume, known)| {
+                let wanted = known.wanted.filter(|wanted| wanted.last.elapsed() < TURN_KEPT_FOR)?;
+                Some((volume.clone(), wanted.first.elapsed()))
+            });
+            waiting.collect()
+        })
     }
 
     /// Whether a call for another volume had to wait for a disk that comes into the machine.
     pub(super) fn is_waited_for(&self, machine: &str, volume: &str) -> bool {
-        let waits = |known: &Known| known.wanted.is_some_and(|wanted| wanted.elapsed() < WANTED_FOR);
+        let waits = |known: &Known| known.wanted.is_some_and(|wanted| wanted.last.elapsed() < WANTED_FOR);
         self.of(machine, |it| it.volumes.iter().any(|(other, known)| other != volume && waits(known)))
     }
 
-    /// The disk is taken out of the machine again. Says for how long it is kept out.
-    pub(super) fn keep_out(&self, machine: &str, volume: &str, why: &str) -> Duration {
+    /// The disk, whose claim is not bound where a class is given, is taken out of the machine again. Says for how long it
+    /// is kept out.
+    pub(super) fn keep_out(&self, machine: &str, volume: &str, class: Option<&str>, why: &str) -> Duration {
         let now = Instant::now();
         self.of(machine, |it| {
             it.freed = Some(now);
+            it.classes.retain(|_, at| at.elapsed() < REMEMBERED_FOR);
+            it.classes.extend(class.map(|class| (class.to_owned(), now)));
             let known = it.volume(volume);
             let times = known.times();
             let pause = doubled(KEPT_OUT_FIRST, times, KEPT_OUT_LAST);
-            let kept = KeptOut { times: times.saturating_add(1), until: now + pause, why: why.to_owned() };
+            let kept = KeptOut { times: times.saturating_add(1), at: now, pause, why: why.to_owned() };
             known.kept_out = Some(kept);
             pause
         })
     }
 
     /// Why the disk is kept out of the machine, and for how much longer.
-    pub(super) fn kept_out(&self, machine: &str, volume: &str) -> Option<(String, Duration)> {
+    pub(super) fn kept_out(&self, machine: &str, volume: &str, is_alone: bool) -> Option<(String, Duration)> {
         self.of(machine, |it| {
             let kept = it.volumes.get(volume)?.kept_out.as_ref()?;
-            let rest = kept.until.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero())?;
+            let pause = if is_alone { kept.pause.min(KEPT_OUT_ALONE) } else { kept.pause };
+            let rest = pause.checked_sub(kept.at.elapsed()).filter(|rest| !rest.is_zero())?;
             Some((kept.why.clone(), rest))
+        })
+    }
+
+    /// Whether the disk did not come before, or one of its class, which is given where its claim is not bound.
+    pub(super) fn is_doubtful(&self, machine: &str, volume: &str, class: Option<&str>) -> bool {
+        self.of(machine, |it| {
+            let failed = class.and_then(|class| it.classes.get(class));
+            let is_of_failed = failed.is_some_and(|at| at.elapsed() < REMEMBERED_FOR);
+            is_of_failed || it.volumes.get(volume).is_some_and(|known| known.times() > 0)
         })
     }
 
@@ -194,9 +244,22 @@ impl Pace {
         self.of(machine, |it| it.freed.is_some_and(|freed| freed.elapsed() < UNMOUNTED_FOR))
     }
 
-    /// The disk came into the machine, or nobody wants it there any more.
-    pub(super) fn forget(&self, machine: &str, volume: &str) {
-        self.of(machine, |it| it.volumes.remove(volume));
+    /// The disk of a claim of this class came into the machine.
+    pub(super) fn came(&self, machine: &str, volume: &str, class: Option<&str>) {
+        self.of(machine, |it| {
+            it.volumes.remove(volume);
+            class.and_then(|class| it.classes.remove(class));
+        });
+    }
+
+    /// Nobody wants the disk in the machine any more. That it did not come is known for when it is wanted again.
+    pub(super) fn is_unwanted(&self, machine: &str, volume: &str) {
+        self.of(machine, |it| {
+            let kept_out = it.volumes.remove(volume).and_then(|known| known.kept_out);
+            if kept_out.is_some() {
+                it.volume(volume).kept_out = kept_out;
+            }
+        });
     }
 
     fn of<T>(&self, machine: &str, work: impl FnOnce(&mut Machine) -> T) -> T {
@@ -211,7 +274,8 @@ impl Pace {
 
 impl Known {
     fn times(&self) -> u32 {
-        self.kept_out.as_ref().map_or(0, |kept| kept.times)
+        let kept = self.kept_out.as_ref().filter(|kept| kept.at.elapsed() < REMEMBERED_FOR);
+        kept.map_or(0, |kept| kept.times)
     }
 }
 
@@ -227,10 +291,35 @@ pub(super) fn waits(on_their_way: impl IntoIterator<Item = Duration>) -> Option<
 }
 
 /// In how long a disk leaves the machine that keeps others waiting, unless it is mounted by then. The pod does not say
-/// which of its disks it waits for.
-pub(super) fn leaves_in(own: &Coming, others: &[Coming], was_freed: bool) -> Duration {
-    let is_another_to_blame = was_freed || others.iter().any(Coming::is_doubtful);
-    own.stays(is_another_to_blame).saturating_sub(own.since)
+/// which of its disks it waits for. `keeps_blameless` says whether it keeps one waiting of which nothing bad is known.
+pub(super) fn leaves_in(
+    own: &Coming,
+    others: &[Coming],
+    was_freed: bool,
+    keeps_blameless: bool,
+) -> Option<Duration> {
+    let stays = match own.may_be_to_blame() {
+        true if keeps_blameless => doubled(UNMOUNTED_FOR, own.times, UNMOUNTED_BEFORE_OTHERS),
+        true => doubled(UNMOUNTED_FOR, own.times, UNMOUNTED_LAST),
+        false if others.iter().any(Coming::may_be_to_blame) => return None,
+        false if was_freed => BLAMELESS_FOR,
+        false => UNMOUNTED_FOR,
+    };
+    Some(stays.saturating_sub(own.since))
+}
+
+/// The one of those that wait which comes into the machine before a doubtful one: any that is not doubtful, else the one
+/// that has waited longest.
+pub(super) fn before<'a>(
+    own: &str,
+    waiting: &'a BTreeMap<String, Duration>,
+    is_doubtful: impl Fn(&str) -> bool,
+) -> Option<&'a str> {
+    let waited = waiting.get(own).copied().unwrap_or_default();
+    let others = || waiting.iter().filter(|(volume, _)| *volume != own);
+    let first = others().find(|(volume, _)| !is_doubtful(volume));
+    let first = first.or_else(|| others().find(|(volume, since)| (**since, own) > (waited, volume.as_str())));
+    first.map(|(volume, _)| volume.as_str())
 }
 
 #[cfg(test)]
@@ -263,39 +352,97 @@ mod tests {
     }
 
     #[rstest]
-    #[case::early(coming(29, UNBOUND), &[], false, 1)]
-    #[case::late(coming(31, UNBOUND), &[coming(90, UNBOUND)], false, 0)]
-    #[case::nobody_else_is_to_blame(coming(10, BOUND), &[coming(40, BOUND)], false, 20)]
-    #[case::another_is(coming(50, BOUND), &[coming(30, UNBOUND)], false, 70)]
-    #[case::another_did_not_come_before(coming(50, BOUND), &[coming(30, (true, 1))], false, 70)]
-    #[case::another_was_a_moment_ago(coming(50, BOUND), &[], true, 70)]
-    #[case::another_that_nobody_takes_out(coming(120, BOUND), &[coming(500, UNBOUND)], false, 0)]
-    #[case::the_second_time(coming(45, (true, 1)), &[], false, 15)]
-    #[case::the_third_time(coming(45, (true, 2)), &[], false, 75)]
-    #[case::for_the_hundredth_time(coming(45, (false, 100)), &[], false, 255)]
+    #[case::early(coming(29, UNBOUND), &[], false, Some(1))]
+    #[case::late(coming(31, UNBOUND), &[coming(90, UNBOUND)], false, Some(0))]
+    #[case::nobody_else_is_to_blame(coming(10, BOUND), &[coming(40, BOUND)], false, Some(20))]
+    #[case::another_is(coming(50, BOUND), &[coming(30, UNBOUND)], false, None)]
+    #[case::another_did_not_come_before(coming(50, BOUND), &[coming(30, (true, 1))], false, None)]
+    #[case::another_was_a_moment_ago(coming(50, BOUND), &[], true, Some(70))]
+    #[case::another_that_nobody_takes_out(coming(120, BOUND), &[coming(500, UNBOUND)], true, None)]
+    #[case::the_second_time(coming(45, (true, 1)), &[], false, Some(15))]
+    #[case::the_third_time(coming(45, (true, 2)), &[], false, Some(75))]
+    #[case::for_the_hundredth_time(coming(45, (false, 100)), &[], false, Some(255))]
     fn a_disk_that_did_not_come_has_more_time_and_one_beside_it_is_not_blamed(
         #[case] own: Coming,
         #[case] others: &[Coming],
         #[case] was_freed: bool,
-        #[case] expected: u64,
+        #[case] expected: Option<u64>,
     ) {
-        assert_eq!(leaves_in(&own, others, was_freed).as_secs(), expected);
+        let leaves_in = |waits| leaves_in(&own, others, was_freed, waits).map(|rest| rest.as_secs());
+        assert_eq!(leaves_in(false), expected);
+        // one of which nothing bad is known waits for a minute at most
+        let most = Duration::from_secs(60).saturating_sub(own.since).as_secs();
+        let expected = expected.map(|rest| if own.may_be_to_blame() { rest.min(most) } else { rest });
+        assert_eq!(leaves_in(true), expected);
+    }
+
+    #[rstest]
+    #[case::alone(&[("own", 5)], None)]
+    #[case::who_waited_longer(&[("own", 5), ("bad-1", 6), ("bad-2", 4)], Some("bad-1"))]
+    #[case::at_once(&[("own", 5), ("bad-1", 5)], Some("bad-1"))]
+    #[case::at_once_and_later_by_name(&[("own", 5), ("pbad", 5)], None)]
+    #[case::whoever_is_not_doubtful(&[("own", 5), ("bad-1", 6), ("good", 1)], Some("good"))]
+    #[case::who_has_just_come(&[("bad-1", 0)], Some("bad-1"))]
+    fn doubtful_disks_come_after_all_others_in_the_order_in_which_they_waited(
+        #[case] waiting: &[(&str, u64)],
+        #[case] expected: Option<&str>,
+    ) {
+        let waiting: BTreeMap<_, _> = waiting
+            .iter()
+            .map(|(volume, since)| ((*volume).to_owned(), Duration::from_secs(*since)))
+            .collect();
+        assert_eq!(before("own", &waiting, |volume| volume != "good"), expected);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn that_a_disk_did_not_come_is_known_for_an_hour_or_until_it_came_though_it_was_detached() {
+        let pace = Pace::default();
+        pace.keep_out("a", "pvc-1", Some("lvm"), "why");
+        pace.is_unwanted("a", "pvc-1");
+        assert_eq!(pace.times("a", "pvc-1"), 1);
+        assert!(pace.is_doubtful("a", "pvc-1", None) && pace.is_doubtful("a", "pvc-2", Some("lvm")));
+        assert!(!pace.is_doubtful("a", "pvc-2", None) && !pace.is_doubtful("a", "pvc-2", Some("longhorn")));
+        pace.came("a", "pvc-2", Some("lvm"));
+        assert!(!pace.is_doubtful("a", "pvc-3", Some("lvm")) && pace.is_doubtful("a", "pvc-1", Some("lvm")));
+        tokio::time::advance(REMEMBERED_FOR).await;
+        assert!(!pace.is_doubtful("a", "pvc-1", None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_keeps_its_turn_between_calls_and_has_none_when_it_had_it() {
+        let pace = Pace::default();
+        pace.wants("a", "pvc-1");
+        tokio::time::advance(Duration::from_secs(59)).await;
+        pace.wants("a", "pvc-1");
+        pace.wants("a", "pvc-2");
+        let waiting = || pace.waiting("a").into_values().map(|since| since.as_secs()).collect::<Vec<_>>();
+        assert_eq!(waiting(), [59, 0]);
+        pace.wrote("a", "pvc-1", Direction::In);
+        assert_eq!(waiting(), [0]);
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(waiting(), [0; 0]);
+        pace.wants("a", "pvc-2");
+        pace.gives_way("a", "pvc-2");
+        assert_eq!(waiting(), [0; 0]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_disk_is_kept_out_longer_each_time_and_for_five_minutes_at_most() {
         let pace = Pace::default();
         assert_eq!(pace.times("a", "pvc-1"), 0);
-        let pauses: Vec<_> = (0..40).map(|_| pace.keep_out("a", "pvc-1", "why").as_secs()).collect();
+        let pauses: Vec<_> = (0..40).map(|_| pace.keep_out("a", "pvc-1", None, "why").as_secs()).collect();
         assert_eq!(pauses[..6], [15, 30, 60, 120, 240, 300]);
         assert_eq!(pauses[39], 300);
-        assert_eq!(pace.kept_out("a", "pvc-1"), Some(("why".to_owned(), Duration::from_secs(300))));
-        assert_eq!(pace.kept_out("b", "pvc-1"), None);
-        tokio::time::advance(Duration::from_secs(300)).await;
-        assert_eq!(pace.kept_out("a", "pvc-1"), None);
+        let kept_out = |is_alone| pace.kept_out("a", "pvc-1", is_alone).map(|(_, rest)| rest.as_secs());
+        assert_eq!((kept_out(false), kept_out(true)), (Some(300), Some(60)));
+        assert_eq!(pace.kept_out("b", "pvc-1", false), None);
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!((kept_out(false), kept_out(true)), (Some(240), None));
+        tokio::time::advance(Duration::from_secs(240)).await;
+        assert_eq!(kept_out(false), None);
         assert_eq!(pace.times("a", "pvc-1"), 40);
-        pace.forget("a", "pvc-1");
-        assert_eq!(pace.keep_out("a", "pvc-1", "why").as_secs(), 15);
+        pace.came("a", "pvc-1", None);
+        assert_eq!(pace.keep_out("a", "pvc-1", None, "why").as_secs(), 15);
     }
 
     #[tokio::test(start_paused = true)]
@@ -309,7 +456,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(!pace.is_waited_for("a", "pvc-2"));
         pace.wants("a", "pvc-1");
-        pace.forget("a", "pvc-1");
+        pace.is_unwanted("a", "pvc-1");
         assert!(!pace.is_waited_for("a", "pvc-2"));
     }
 
@@ -350,7 +497,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(5)).await;
         match between {
             Some(direction) => drop(pace.look("a", &seen(direction))),
-            None => pace.forget("a", "pvc-1"),
+            None => pace.came("a", "pvc-1", None),
         }
         tokio::time::advance(Duration::from_secs(10_000)).await;
         assert_eq!(pace.look("a", &seen(Direction::In))["pvc-1"], TOGETHER_WITHIN);

@@ -21,13 +21,16 @@ use super::{
     ownership::{
         self, Elsewhere, Machine, Operation, Ownership, Recorded, STALE_AFTER, Step, There, Usage, WRITES_FOR,
     },
-    pace::UNMOUNTED_FOR,
+    pace::{TOGETHER_WITHIN, UNMOUNTED_FOR},
     plug::{self, Written},
-    session::{BLOCKED_FOR, SILENT_FOR, Seen, Session, is_bound, is_later},
+    session::{BLOCKED_FOR, SILENT_FOR, Seen, Session, class, is_bound, is_later},
     settle::Settled,
     watches::Changes,
 };
-use crate::refusal::Refusal;
+use crate::{
+    refusal::Refusal,
+    volume::{access::Reach, record},
+};
 
 /// A call reads and decides again so often after a write that somebody else's made void.
 pub const TRIES: usize = 50;
@@ -74,9 +77,9 @@ impl Session<'_> {
                 turns.beside_others(machine).await
             };
             let seen = self.see(machine, is_fresh).await?;
-            if let Some((claim, leaving)) = seen.recorded().leaving() {
+            if let Some((ownership, leaving)) = seen.recorded().leaving() {
                 drop(turn);
-                self.finish(claim, leaving).await?;
+                self.finish(ownership, leaving).await?;
                 is_fresh = true;
                 continue;
             }
@@ -105,6 +108,8 @@ impl Session<'_> {
                 }
                 Next::Done => {
                     drop(turn);
+                    let class = seen.claim.as_deref().and_then(class);
+                    self.attacher.pace.came(machine, self.volume.as_str(), class);
                     return self.alone_in(machine, added).await;
                 }
                 Next::Wait(until) => {
@@ -123,6 +128,7 @@ impl Session<'_> {
                         && let Some(until) = self.waits_for_others(machine, vm, vmi)
                     {
                         drop(turn);
+                        self.attacher.pace.wants(machine, self.volume.as_str());
                         self.in_patience(self.change(&changes, Some(until))).await?;
                         is_fresh = false;
                         continue;
@@ -218,6 +224,9 @@ impl Session<'_> {
         if let Err(why) = self.check_owner(claim).await {
             return refuse(why);
         }
+        if let Err(why) = record::fits(claim, Reach::Disk) {
+            return refuse(Refusal::invalid(why));
+        }
         let Some(vm) = &seen.vm else {
             return refuse(Refusal::not_found(format!("there is no {}", host.machine_name(machine))));
         };
@@ -239,7 +248,7 @@ impl Session<'_> {
         let wanted = Machine { name: machine.to_owned(), uid: vm.metadata.uid.clone().unwrap_or_default() };
         let recorded = seen.recorded();
         let (former, settle) = match &recorded {
-            Recorded::Ownership(claim) => (Some(claim), claim.from.clone()),
+            Recorded::Ownership(ownership) => (Some(ownership), ownership.from.clone()),
             _ => (None, None),
         };
         let is_whole = hotplug::add(vm, self.volume.as_str()).is_none();
@@ -264,7 +273,11 @@ impl Session<'_> {
                 elsewhere: elsewhere.clone(),
                 is_to_be_added: !is_there && !must_wait,
             };
-            return match ownership::attach(&known) {
+            let step = ownership::attach(&known);
+            if matches!(step, Step::InUse { .. } | Step::Wait { .. }) {
+                self.attacher.pace.gives_way(machine, self.volume.as_str());
+            }
+            return match step {
                 Step::ReadMachine(_) => {
                     let former = former.expect("the decision asks for the machine of an annotation");
                     let (read, vm) = self.there(former).await?;
@@ -283,7 +296,7 @@ impl Session<'_> {
                 }
                 Step::Join => {
                     let other_use = former
-                        .and_then(|claim| claim.usage.as_ref())
+                        .and_then(|ownership| ownership.usage.as_ref())
                         .filter(|it| usage.is_some_and(|usage| *it != usage));
                     match disk {
                         // all machines are looked at when it is settled, and before the disk is added
@@ -298,6 +311,10 @@ impl Session<'_> {
                                 other_use.map(describe).unwrap_or_default()
                             ),
                         )),
+                        // who attached it without a caller did not know the use
+                        _ if usage.is_some() && former.is_some_and(|ownership| ownership.usage.is_none()) => {
+                            Ok(Next::Write(Write { settle, from: None, add: false }))
+                        }
                         Disk::Ready | Disk::InTemplate if is_there && seen.is_fresh => Ok(Next::Done),
                         Disk::Ready | Disk::InTemplate if is_there => Ok(Next::ReadAfresh),
                         Disk::Removing(progress) if must_wait => {
@@ -377,22 +394,18 @@ impl Session<'_> {
         if *disk != Disk::Absent {
             return Ok(None);
         }
-        self.may_come_again(name)?;
-        let pace = &self.attacher.pace;
-        if is_bound(claim) && pace.times(name, self.volume.as_str()) == 0 {
+        self.may_come_again(name, vm, seen.vmi.as_deref())?;
+        let unbound_class = class(claim).filter(|_| !is_bound(claim));
+        if !self.attacher.pace.is_doubtful(name, self.volume.as_str(), unbound_class) {
             return Ok(None);
         }
-        // two that are doubtful would keep one another out, and each all others
         self.call.complete();
-        let mut coming = self.coming(name, Some(vm), seen.vmi.as_deref()).await;
-        coming.retain(|one| one.is_doubtful() && one.volume != self.volume.as_str());
-        if let Some(other) = coming.first() {
-            pace.wants(name, self.volume.as_str());
+        if let Some(other) = self.comes_before(name, vm, seen.vmi.as_deref()).await {
             self.wait_for(format!(
-                "volume {} comes into {machine} when {} has: of volumes that are not bound yet, or did not come before, \
-                 a machine gets one at a time",
+                "volume {} comes into {machine} after {}: volumes that did not come before, and unbound ones of their \
+                 class, come one at a time, after all others",
                 self.volume,
-                self.attacher.host.claim_name(&other.volume)
+                self.attacher.host.claim_name(other)
             ));
             return Ok(Some(Ok(Next::Wait(None))));
         }
@@ -429,7 +442,7 @@ impl Session<'_> {
         let begun = Instant::now();
         let vm_uid = vm.metadata.uid.clone().unwrap_or_default();
         let known = match seen.recorded() {
-            Recorded::Ownership(claim) if claim.vm_uid == vm_uid => claim.usage,
+            Recorded::Ownership(ownership) if ownership.vm_uid == vm_uid => ownership.usage,
             _ => None,
         };
         let this = Machine { name: machine.to_owned(), uid: vm_uid };
@@ -442,16 +455,35 @@ impl Session<'_> {
         if write.add && place.is_none() {
             return Ok(Wrote::Alone);
         }
-        if self.annotate(claim, Some(ours)).await?.is_none() {
-            return Ok(Wrote::Again);
+        let Some(claim) = self.annotate(claim, Some(ours)).await? else { return Ok(Wrote::Again) };
+        if place.is_some()
+            && let Err(why) = self.is_not_exported(&claim).await
+        {
+            // nothing was begun under it
+            if is_new {
+                self.annotate(&claim, None).await?;
+            }
+            return Err(why);
         }
-        let Some(place) = place.filter(|_| begun.elapsed() < WRITES_FOR) else { return Ok(Wrote::Again) };
+        // the write for all begins within that time
+        let is_in_time = begun.elapsed() < WRITES_FOR - TOGETHER_WITHIN;
+        let Some(place) = place.filter(|_| is_in_time) else { return Ok(Wrote::Again) };
         let together = place.add(&self.attacher.plug, vm).await;
         let Some(written) = together.written else { return Ok(Wrote::Again) };
         if let Ok(Written::Done(_)) = written {
             self.attacher.pace.wrote(machine, self.volume.as_str(), Direction::In);
         }
-        match written? {
+        let written = match written {
+            // one of them may be the reason; who is asked to wait, or is not known, is so alone too
+            Err(why)
+                if together.count > 1
+                    && !matches!(why.code, Code::Unauthenticated | Code::ResourceExhausted) =>
+            {
+                return Ok(Wrote::RefusedTogether { version: plug::version(vm) });
+            }
+            written => written?,
+        };
+        match written {
             Written::Refused { version, .. } if together.count > 1 => Ok(Wrote::RefusedTogether { version }),
             Written::Done(Some(vm)) => {
                 Ok(Wrote::Added { vm: self.known_machine(*vm).await, how: Added::OnVersion, begun })
@@ -485,13 +517,20 @@ impl Session<'_> {
             };
             let volume = self.volume.as_str();
             let mut disk = hotplug::disk(watched.as_deref(), vmi.as_deref(), volume);
-            if disk == Disk::Ready && !is_later(vmi.as_deref(), &plug::version(&vm)) {
+            // an instance that the watch does not show, or not yet, may run
+            let is_proved = match disk {
+                Disk::Ready => is_later(vmi.as_deref(), &plug::version(&vm)),
+                Disk::InTemplate => false,
+                _ => true,
+            };
+            if !is_proved {
                 vmi = self.read_instance(machine).await?;
                 disk = hotplug::disk(watched.as_deref(), vmi.as_deref(), volume);
             }
             match disk {
                 Disk::Ready | Disk::InTemplate => {
-                    self.attacher.pace.forget(machine, self.volume.as_str());
+                    let claim = self.watched_claim().await;
+                    self.attacher.pace.came(machine, volume, claim.as_deref().and_then(class));
                     return Ok(Ready::Yes);
                 }
                 Disk::Absent | Disk::Removing(_) | Disk::Fixed(_) => return Ok(Ready::Again),
@@ -503,7 +542,7 @@ impl Session<'_> {
             }
             let leaves_at = self.leaves_at(machine, watched.as_deref(), vmi.as_deref()).await;
             if leaves_at.is_some_and(|then| then <= Instant::now()) {
-                self.give_back(machine).await?;
+                self.give_back(machine, watched.as_deref(), vmi.as_deref()).await?;
                 // it has got on, or another call works on it: the watch will show it
                 self.change(changes, None).await;
                 return Ok(Ready::Again);

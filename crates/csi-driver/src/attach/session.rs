@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, Weak,
+        Arc, Mutex, OnceLock, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -61,7 +61,7 @@ impl Seen {
 
     /// Whether the annotation says that the volume is in a machine, or on its way there.
     pub(super) fn is_attached(&self) -> bool {
-        matches!(self.recorded(), Recorded::Ownership(claim) if claim.operation == Operation::Attach)
+        matches!(self.recorded(), Recorded::Ownership(ownership) if ownership.operation == Operation::Attach)
     }
 }
 
@@ -86,6 +86,11 @@ pub(super) struct Session<'a> {
     /// Since when the call waits for the same, and how long a caller waits with it.
     waits: Mutex<(Instant, Duration)>,
     binds_at_use: OnceCell<bool>,
+    /// When the call began to wait for other disks of the machine: for no longer than [`super::WAITED_FOR`], however many
+    /// come meanwhile.
+    pub(super) waits_for_others_since: OnceLock<Instant>,
+    /// The disk stays in its machine until then: somebody was asked, and said so.
+    pub(super) stays_until: Mutex<Option<Instant>>,
 }
 
 impl<'a> Session<'a> {
@@ -93,7 +98,19 @@ impl<'a> Session<'a> {
         let call = attacher.watches.begin();
         let waits = Mutex::new((Instant::now(), SILENT_FOR));
         let (has_caller, worker, binds_at_use) = (false, None, OnceCell::new());
-        Self { attacher, call, volume, waits_for, has_caller, worker, waits, binds_at_use }
+        let (waits_for_others_since, stays_until) = (OnceLock::new(), Mutex::default());
+        Self {
+            attacher,
+            call,
+            volume,
+            waits_for,
+            has_caller,
+            worker,
+            waits,
+            binds_at_use,
+            waits_for_others_since,
+            stays_until,
+        }
     }
 
     /// The same, by this worker, which others have while the session waits.
@@ -181,10 +198,12 @@ impl<'a> Session<'a> {
 
     /// From now on this version of the machine is known, trimmed.
     pub(super) async fn known_machine(&self, mut vm: VirtualMachine) -> Arc<VirtualMachine> {
-        hotplug::trim_machine(&mut vm);
         match self.call.machines().await {
             Some(machines) => machines.wrote(vm),
-            None => Arc::new(vm),
+            None => {
+                hotplug::trim_machine(&mut vm);
+                Arc::new(vm)
+            }
         }
     }
 
@@ -281,10 +300,11 @@ impl<'a> Session<'a> {
     /// What the machine of an annotation has, read uncached.
     pub(super) async fn there(
         &self,
-        claim: &Ownership,
+        ownership: &Ownership,
     ) -> Result<(There, Option<Arc<VirtualMachine>>), Refusal> {
-        let (vm, vmi) = tokio::try_join!(self.read_machine(&claim.vm), self.read_instance(&claim.vm))?;
-        let vm = vm.filter(|vm| vm.metadata.uid.as_deref() == Some(&claim.vm_uid));
+        let (vm, vmi) =
+            tokio::try_join!(self.read_machine(&ownership.vm), self.read_instance(&ownership.vm))?;
+        let vm = vm.filter(|vm| vm.metadata.uid.as_deref() == Some(&ownership.vm_uid));
         let there = match hotplug::disk(vm.as_deref(), vmi.as_deref(), self.volume.as_str()) {
             Disk::Absent if vm.is_none() => There::NoMachine,
             Disk::Absent => There::NoVolume,
@@ -298,12 +318,12 @@ impl<'a> Session<'a> {
     pub(super) async fn annotate(
         &self,
         on: &PersistentVolumeClaim,
-        claim: Option<Ownership>,
+        ownership: Option<Ownership>,
     ) -> Result<Option<Arc<PersistentVolumeClaim>>, Refusal> {
         let host = &self.attacher.host;
-        let text = claim.map(|mut claim| {
-            claim.holder = self.attacher.next_holder();
-            serde_json::to_string(&claim).expect("names and words")
+        let text = ownership.map(|mut ownership| {
+            ownership.holder = self.attacher.next_holder();
+            serde_json::to_string(&ownership).expect("names and words")
         });
         let patch = json!({"metadata": {"resourceVersion": on.metadata.resource_version,
             "annotations": {CSI_ATTACH: text}}});
@@ -434,6 +454,11 @@ pub(super) fn is_later(vmi: Option<&VirtualMachineInstance>, version: &str) -> b
     let number = |version: &str| version.parse::<u64>().ok();
     let of_vmi = vmi.and_then(|vmi| number(vmi.metadata.resource_version.as_deref()?));
     matches!((of_vmi, number(version)), (Some(of_vmi), Some(version)) if of_vmi > version)
+}
+
+/// The claim's class.
+pub(super) fn class(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.spec.as_ref()?.storage_class_name.as_deref().filter(|class| !class.is_empty())
 }
 
 pub(crate) fn is_bound(claim: &PersistentVolumeClaim) -> bool {

@@ -31,10 +31,10 @@ impl Session<'_> {
         let claim = claim.map_err(|error| {
             Refusal::of_host(&format!("read {}", self.attacher.host.claim_name(self.volume)), &error)
         })?;
-        if let Some(Recorded::Ownership(claim)) = claim.as_ref().map(recorded)
-            && !machines.contains(&claim.vm)
+        if let Some(Recorded::Ownership(ownership)) = claim.as_ref().map(recorded)
+            && !machines.contains(&ownership.vm)
         {
-            machines.push(claim.vm);
+            machines.push(ownership.vm);
         }
         for machine in &machines {
             self.detach(machine).await?;
@@ -44,7 +44,7 @@ impl Session<'_> {
 
     /// Brings the volume out of the machine, and returns when nothing of it is there.
     pub(super) async fn detach(&self, machine: &str) -> Result<(), Refusal> {
-        self.attacher.pace.forget(machine, self.volume.as_str());
+        self.attacher.pace.is_unwanted(machine, self.volume.as_str());
         self.detach_by(machine, Own::default()).await
     }
 
@@ -57,11 +57,11 @@ impl Session<'_> {
         loop {
             let turn = self.attacher.turns.alone(machine).await;
             let seen = self.see(machine, is_fresh).await?;
-            if let Some((claim, leaving)) = seen.recorded().leaving()
+            if let Some((ownership, leaving)) = seen.recorded().leaving()
                 && !std::mem::replace(&mut has_finished, true)
             {
                 drop(turn);
-                if let Err(why) = self.finish(claim, leaving).await {
+                if let Err(why) = self.finish(ownership, leaving).await {
                     // a machine that does not let the disk go keeps it in no other
                     tracing::warn!("{why}");
                 }
@@ -106,12 +106,11 @@ impl Session<'_> {
                     tries = self.again(tries, machine)?;
                     self.gets_on();
                     match self.until_gone(machine, vm, &mut following, &changes).await? {
-                        Gone::Yes => own.has_left = true,
+                        // the annotation is removed from what is known: a version that is old is refused
+                        Gone::Yes => (own.has_left, is_fresh) = (true, false),
                         Gone::AddedAgain => {}
                     }
                     own.is_settled = true;
-                    // the annotation is removed from what is known: a version that is old is refused
-                    is_fresh = false;
                 }
             }
         }
@@ -148,7 +147,7 @@ impl Session<'_> {
             recorded = Recorded::Nothing;
         }
         let former = match &recorded {
-            Recorded::Ownership(claim) => Some(claim),
+            Recorded::Ownership(ownership) => Some(ownership),
             _ => None,
         };
         // a machine that is gone is known by the annotation alone
@@ -156,9 +155,9 @@ impl Session<'_> {
         let uid = seen.vm.as_ref().and_then(|vm| vm.metadata.uid.clone());
         let uid = uid.or_else(|| former.filter(|it| it.vm == machine).map(|it| it.vm_uid.clone()));
         let this = Machine { name: machine.to_owned(), uid: uid.unwrap_or_default() };
-        let is_ours = former.is_some_and(|claim| claim.is_for(&this));
+        let is_ours = former.is_some_and(|ownership| ownership.is_for(&this));
         // what this process wrote counts for its own annotation alone
-        let is_own = former.is_some_and(|claim| Some(&claim.holder) == own.holder.as_ref());
+        let is_own = former.is_some_and(|ownership| Some(&ownership.holder) == own.holder.as_ref());
         let is_settled = own.is_settled && is_own;
         match ownership::detach(&this, &recorded, there) {
             Removal::Done if seen.is_fresh => Ok(Removed::Done),
@@ -174,7 +173,8 @@ impl Session<'_> {
             // the annotation is another machine's
             Removal::Join if !is_ours => self.unplug(seen, &disk).await,
             Removal::Join if disk == Disk::Absent && (is_settled || is_gone) => {
-                if is_gone && !seen.is_fresh {
+                // the watch of the instance may be late by a whole stay of the volume
+                if !seen.is_fresh && (is_gone || !own.has_left) {
                     return Ok(Removed::Again);
                 }
                 self.forget(machine, claim, former).await
@@ -198,7 +198,7 @@ impl Session<'_> {
                 {
                     return Ok(Removed::Later(then));
                 }
-                let from = former.and_then(|claim| claim.from.clone());
+                let from = former.and_then(|ownership| ownership.from.clone());
                 let ours = Ownership { from, ..Ownership::new(this, Operation::Detach) };
                 let Some(claim) = self.annotate(claim, Some(ours)).await? else {
                     return Ok(Removed::Again);
@@ -230,7 +230,7 @@ impl Session<'_> {
         claim: &PersistentVolumeClaim,
         recorded: Option<&Ownership>,
     ) -> Result<Removed, Refusal> {
-        if let Some(from) = recorded.and_then(|claim| claim.from.as_deref()) {
+        if let Some(from) = recorded.and_then(|ownership| ownership.from.as_deref()) {
             match self.settle(from, machine, claim).await? {
                 Settled::Yes => {}
                 Settled::Again => return Ok(Removed::Again),
@@ -348,7 +348,7 @@ impl Own {
 
 fn holder(claim: &PersistentVolumeClaim) -> Option<String> {
     match recorded(claim) {
-        Recorded::Ownership(claim) => Some(claim.holder),
+        Recorded::Ownership(ownership) => Some(ownership.holder),
         _ => None,
     }
 }

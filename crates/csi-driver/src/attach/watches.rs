@@ -23,15 +23,16 @@ use tokio::{
 };
 
 use super::hotplug;
-use crate::host::{self, Host};
+use crate::host::{self, Host, PAGE};
 
 /// The watches end so long after the last call.
 pub const KEPT_FOR: Duration = Duration::from_secs(600);
 /// A call waits so long for the first list of a watch, then it reads the object by itself.
 const LISTED_WITHIN: Duration = Duration::from_secs(2);
 /// What of a claim's annotations is read.
-const ANNOTATIONS: [&str; 3] = [
+const ANNOTATIONS: [&str; 4] = [
     annotations::CSI_ATTACH,
+    annotations::CSI_VOLUME,
     "volume.kubernetes.io/storage-provisioner",
     "volume.beta.kubernetes.io/storage-provisioner",
 ];
@@ -281,7 +282,7 @@ async fn working<K: Watched>(cache: Cache<K>) -> Option<Cache<K>> {
 }
 
 fn config() -> watcher::Config {
-    watcher::Config::default()
+    watcher::Config::default().page_size(PAGE)
 }
 
 /// Removes what nobody here reads: whoever may write claims in the namespace decides what else is on them.
@@ -310,7 +311,7 @@ mod tests {
         let long = "x".repeat(250 << 10);
         let claim = json!({
             "metadata": {"name": "pvc-1", "finalizers": [long], "labels": {"a": long, GUEST_CLUSTER: "demo"},
-                "annotations": {annotations::CSI_ATTACH: long, ANNOTATIONS[1]: "driver.longhorn.io", "b": "c"}},
+                "annotations": {annotations::CSI_ATTACH: long, ANNOTATIONS[2]: "driver.longhorn.io", "b": "c"}},
             "spec": {"volumeName": "pv-1", "selector": {"matchLabels": {"a": long}}},
             "status": {"phase": "Bound", "capacity": {long.clone(): "1", "storage": "1Gi"}}});
         let mut claim: PersistentVolumeClaim = serde_json::from_value(claim).unwrap();

@@ -110,6 +110,15 @@ impl Host {
         Ok(ours)
     }
 
+    /// The name of our cluster. `None` where nothing says it.
+    pub(crate) async fn own_cluster(&self) -> Result<Option<String>, Refusal> {
+        let known = self.known().cluster.clone();
+        match (known, self.own_machine()) {
+            (None, Some(machine)) => self.cluster(&machine).await,
+            (known, _) => Ok(known),
+        }
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
         self.owner.known.lock().expect("no panic while it is changed")
     }

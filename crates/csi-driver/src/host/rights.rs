@@ -185,7 +185,13 @@ pub static GRANTS: [Grant; 48] = [
     ),
     guest("get", STORAGE, "csinodes", "a node has no ID at its start while the host is away"),
     guest("list", "", "persistentvolumes", "no volume for many nodes is detached from its last node"),
-    guest("list", STORAGE, "volumeattachments", "no volume for many nodes is detached from its last node"),
+    guest(
+        "list",
+        STORAGE,
+        "volumeattachments",
+        "no volume for many nodes is detached from its last node, and no disk that keeps others out of a machine is taken \
+         out of it",
+    ),
     guest("get", "", "nodes", "with --topology a node does not register"),
     guest("list", "", "nodes", "with --topology no volume is created whose class has allowedTopologies"),
     guest("create", "", "events", "what is off is in the log alone"),

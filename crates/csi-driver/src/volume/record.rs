@@ -76,6 +76,20 @@ pub fn reach_of(claim: &PersistentVolumeClaim) -> Option<Reach> {
     }
 }
 
+/// Whether a volume reaches nodes in this way, else why not. Of a volume of the Go driver it may be unknown, and then it is believed.
+pub fn fits(claim: &PersistentVolumeClaim, asked: Reach) -> Result<(), String> {
+    match reach_of(claim) {
+        Some(Reach::Disk) if asked == Reach::Export => {
+            Err("the volume is a disk, which one node has at a time".to_owned())
+        }
+        Some(Reach::Export) if asked == Reach::Disk => {
+            Err("the volume is exported to many nodes and is no disk of one: ask for ReadWriteMany"
+                .to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Whether the host's claim is a raw device. Kubernetes' default is a file system.
 pub fn is_block(claim: &PersistentVolumeClaim) -> bool {
     claim.spec.as_ref().is_some_and(|spec| spec.volume_mode.as_deref() == Some("Block"))

@@ -51,8 +51,8 @@ pub(crate) struct Bed {
     pub(crate) is_old: Arc<AtomicBool>,
     /// The role grants processes to patch machines.
     pub(crate) may_patch: Arc<AtomicBool>,
-    /// The host refuses to add this volume to a machine.
-    refused: Arc<Mutex<Option<String>>>,
+    /// The host refuses to add this volume to a machine, with this status.
+    refused: Arc<Mutex<Option<(String, http::StatusCode)>>>,
     /// Where the volume was each time that a process removed its annotation.
     removals: Arc<Mutex<Vec<String>>>,
     wake: Arc<Notify>,
@@ -158,8 +158,9 @@ impl Bed {
         self.removals.lock().unwrap().clone()
     }
 
-    pub(crate) fn host_refuses(&self, volume: Option<&str>) {
-        *self.refused.lock().unwrap() = volume.map(str::to_owned);
+    pub(crate) fn host_refuses(&self, volume: Option<(&str, u16)>) {
+        *self.refused.lock().unwrap() =
+            volume.map(|(volume, code)| (volume.to_owned(), http::StatusCode::from_u16(code).unwrap()));
     }
 
     pub(crate) fn wake(&self) {
@@ -337,14 +338,11 @@ impl Process {
                     return Ok(answer);
                 }
                 let text = String::from_utf8_lossy(&body).into_owned();
-                let is_refused = refused.lock().unwrap().as_ref().is_some_and(|volume| {
+                let refused = refused.lock().unwrap().clone().filter(|(volume, _)| {
                     text.contains("hotpluggable") && text.contains(&format!("\"{volume}\""))
                 });
-                if is_refused {
-                    return Ok(old_host::status(
-                        http::StatusCode::UNPROCESSABLE_ENTITY,
-                        "admission webhook denied the request",
-                    ));
+                if let Some((_, code)) = refused {
+                    return Ok(old_host::status(code, "admission webhook denied the request"));
                 }
                 let is_removal = text.contains(REMOVAL);
                 let answer = client.send(http::Request::from_parts(head, Body::from(body))).await;

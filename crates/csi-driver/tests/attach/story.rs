@@ -1,6 +1,13 @@
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::{Mutex, atomic::Ordering},
+    time::Duration,
+};
 
-use csi_driver::attach::Options;
+use csi_driver::{
+    attach::{Options, worker::Workers},
+    csi::ControllerPublishVolumeRequest,
+    volume::name::HostName,
+};
 use futures::future::join_all;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use rstest::rstest;
@@ -278,9 +285,16 @@ async fn volumes_that_come_at_once_come_by_one_write_of_their_machine() {
     assert_eq!(requests.len(), 21, "{requests:?}");
 }
 
-/// The host's webhook refuses a write for one of several volumes.
+/// The host's webhook refuses a write for one of several volumes, or fails.
+#[rstest]
+#[case(422, Code::FailedPrecondition)]
+#[case(400, Code::FailedPrecondition)]
+#[case(500, Code::Unavailable)]
 #[tokio::test(start_paused = true)]
-async fn a_volume_that_the_host_refuses_keeps_out_none_that_comes_with_it() {
+async fn a_volume_that_the_host_refuses_keeps_out_none_that_comes_with_it(
+    #[case] status: u16,
+    #[case] code: Code,
+) {
     let bed = Bed::new().await;
     let driver = Process::new(&bed, "p1");
     for name in ["pvc-2", "pvc-3"] {
@@ -288,7 +302,7 @@ async fn a_volume_that_the_host_refuses_keeps_out_none_that_comes_with_it() {
     }
     driver.publish("b").await.unwrap();
     driver.unpublish("b").await.unwrap();
-    bed.host_refuses(Some("pvc-2"));
+    bed.host_refuses(Some(("pvc-2", status)));
     let (one, two, three) = tokio::join!(
         driver.publish("a"),
         driver.publish_volume("pvc-2", "a"),
@@ -296,9 +310,27 @@ async fn a_volume_that_the_host_refuses_keeps_out_none_that_comes_with_it() {
     );
     one.unwrap();
     three.unwrap();
-    assert_eq!(two.unwrap_err().code, Code::FailedPrecondition);
+    assert_eq!(two.unwrap_err().code, code);
     bed.host_refuses(None);
     driver.publish_volume("pvc-2", "a").await.unwrap();
+}
+
+/// Healing attaches for whoever wants it; the first caller says for what.
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_was_attached_without_a_caller_is_for_the_use_of_the_first_one() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    let worker = Workers::new(1).take().await;
+    let (name, waits_for) = (HostName::from_handle(VOLUME).unwrap(), Mutex::default());
+    let within = Duration::from_secs(100);
+    driver.attacher.attach(&name, "a", &waits_for, &worker, within).await.unwrap();
+    for _ in 0..2 {
+        driver.publish("a").await.unwrap();
+    }
+    let read_only = ControllerPublishVolumeRequest { readonly: true, ..request(VOLUME, "a") };
+    assert_eq!(driver.attacher.publish(&read_only, within).await.unwrap_err().code, Code::AlreadyExists);
+    driver.attacher.attach(&name, "a", &waits_for, &worker, within).await.unwrap();
+    driver.publish("a").await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

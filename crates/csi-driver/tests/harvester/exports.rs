@@ -101,6 +101,18 @@ impl<'a> Bed<'a> {
         Ok(answer.into_inner().publish_context)
     }
 
+    async fn publish_disk(&self, node: &str) -> Result<(), Status> {
+        let mut capability = many_nodes();
+        capability.access_mode = Some(AccessMode { mode: Mode::SingleNodeWriter.into() });
+        let request = ControllerPublishVolumeRequest {
+            volume_id: VOLUME.to_owned(),
+            node_id: node.to_owned(),
+            volume_capability: Some(capability),
+            ..ControllerPublishVolumeRequest::default()
+        };
+        self.service.controller_publish_volume(Request::new(request)).await.map(drop)
+    }
+
     /// The attacher lets the node go: first the call, then its object.
     async fn leave(&self, node: &str) -> Result<(), Status> {
         let request = ControllerUnpublishVolumeRequest {
@@ -169,6 +181,15 @@ impl<'a> Bed<'a> {
     }
 }
 
+/// A machine of cluster `demo` that does not run.
+async fn machine(cluster: &TestCluster, name: &str) {
+    let namespace = &*cluster.guest_cluster().vm_namespace;
+    let vm = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+        "metadata": {"name": name, "namespace": namespace, "labels": {"guestcluster.harvesterhci.io/name": "demo"}},
+        "spec": {"runStrategy": "Halted", "template": {"spec": {"domain": {"devices": {"disks": []}}, "volumes": []}}}});
+    cluster.harvester.apply(&vm.to_string()).await;
+}
+
 fn attachment(name: &str, node: &str) -> Value {
     json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
         "metadata": {"name": name,
@@ -235,6 +256,74 @@ test_cluster::component_tests! {
         for node in ["node-a", "node-b"] {
             cluster.guest.delete::<VolumeAttachment>(&format!("va-{node}")).await;
         }
+        bed.tasks.end().await;
+    }
+
+    // docs/contract/csi-driver.md#exports: both at once write to one file system
+    async fn a_volume_is_a_disk_or_an_export_and_never_both(cluster: TestCluster) {
+        let bed = Bed::start(&cluster).await;
+        machine(&cluster, "vm-a").await;
+        let refusal = bed.publish_disk("vm-a").await.unwrap_err();
+        assert_eq!(refusal.code(), Code::InvalidArgument, "{refusal}");
+        assert!(refusal.message().contains("ask for ReadWriteMany"), "{refusal}");
+
+        // as the Go driver makes it
+        let claim = format!("{}/{VOLUME}", cluster.guest_cluster().vm_namespace);
+        let bare = json!({"metadata": {"annotations": {"driver.harvesterhci.io/volume": null}}});
+        cluster.harvester.patch::<PersistentVolumeClaim>(&claim, bare).await;
+        bed.attachment("node-a").await;
+        bed.publish("vm-a").await.unwrap();
+        let refusal = bed.publish_disk("vm-a").await.unwrap_err();
+        assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal}");
+        assert!(refusal.message().contains("is exported by NetworkFilesystem harvester-system/"), "{refusal}");
+        cluster.guest.delete::<VolumeAttachment>("va-node-a").await;
+        bed.leave("vm-a").await.unwrap();
+        bed.until_export("the export is off", |export| export.status.state == "Disabled").await;
+
+        bed.publish_disk("vm-a").await.unwrap();
+        let refusal = bed.publish("vm-a").await.unwrap_err();
+        assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal}");
+        assert!(refusal.message().contains("is a disk of a machine"), "{refusal}");
+        assert_eq!(bed.export().await.spec.desired_state, "Disabled");
+        bed.leave("vm-a").await.unwrap();
+        bed.tasks.end().await;
+    }
+
+    // docs/contract/csi-driver.md#exports: a PersistentVolume may name the claim of another cluster
+    async fn an_export_that_another_cluster_has_on_stays_on(cluster: TestCluster) {
+        const ON_FOR: &str = "driver.harvesterhci.io/on-for";
+        let bed = Bed::start(&cluster).await;
+        machine(&cluster, "vm-a").await;
+        let (_kept, own) = tokio::sync::watch::channel(Some("vm-a".to_owned()));
+        let host = bed.host.clone().for_cluster_of(own);
+        let users = users(Guest::new(cluster.guest.client(User::CsiDriver)));
+        let attaching = Attaching { users, ..Attaching::new("pod-b") };
+        let attacher = Attacher::new(host.clone(), &bed.tasks, attaching);
+        let service = ControllerService::new(host.clone(), Settings::default(), attacher);
+        let bed = Bed { service, host, ..bed };
+        let export = format!("harvester-system/{}", bed.export().await.metadata.name.unwrap());
+        let on_for = async || {
+            let export = bed.export().await;
+            let names = export.metadata.annotations.and_then(|mut all| all.remove(ON_FOR));
+            (export.spec.desired_state, names.unwrap_or_default())
+        };
+        let state = |state: &str, names: &str| (state.to_owned(), names.to_owned());
+        bed.publish("vm-a").await.unwrap();
+        assert_eq!(on_for().await, state("Enabled", "demo"));
+        let shop = json!({"metadata": {"annotations": {ON_FOR: "shop"}}});
+        cluster.harvester.patch::<NetworkFilesystem>(&export, shop).await;
+        bed.publish("vm-a").await.unwrap();
+        assert_eq!(on_for().await, state("Enabled", "demo,shop"));
+        bed.leave("vm-a").await.unwrap();
+        assert_eq!(on_for().await, state("Enabled", "shop"));
+        bed.leave("vm-a").await.unwrap();
+        assert_eq!(on_for().await, state("Enabled", "shop"));
+        // the Go driver names nobody
+        let bare = json!({"metadata": {"annotations": {ON_FOR: null}}});
+        cluster.harvester.patch::<NetworkFilesystem>(&export, bare).await;
+        bed.publish("vm-a").await.unwrap();
+        bed.leave("vm-a").await.unwrap();
+        assert_eq!(on_for().await, state("Enabled", ""));
         bed.tasks.end().await;
     }
 

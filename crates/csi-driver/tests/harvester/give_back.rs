@@ -3,8 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use csi_driver::attach::UNMOUNTED_FOR;
+use kube::api::{Patch, PatchParams};
 use rstest::rstest;
-use sim_harvester::host_objects::STORAGE_CLASS;
+use serde_json::json;
+use sim_harvester::{host_objects::STORAGE_CLASS, settings::HOTPLUG};
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Code;
 
@@ -198,6 +200,48 @@ async fn no_call_answers_ok_for_a_disk_that_another_process_is_giving_back() {
     timeout(Duration::from_secs(120), calls(&other, "bad")).await.expect("it never comes again");
 }
 
+/// Of the disk's second stay in `a` the process that gives it back sees the first one still, and then its end.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_a_whole_stay_behind_ends_no_giving_back() {
+    let bed = Bed::new("v1.8.0").await;
+    let deeds = Deeds::default();
+    let [late, second] = ["p1", "p2"].map(|name| Arc::new(Process::new(&bed, name, 0, &deeds)));
+    for name in ["other", "third"] {
+        bed.claim(name, STORAGE_CLASS).await;
+    }
+    for name in [VOLUME, "third"] {
+        bed.host_attaches(name, Some("stuck")).await;
+    }
+    for name in [VOLUME, "other"] {
+        let late = late.clone();
+        bed.tasks.spawn(async move { calls(&late, name).await });
+        seconds(5).await;
+    }
+    late.shows_instances.send_replace(bed.server.revision());
+    second.unpublish(VOLUME, 100).await.unwrap();
+    let end_of_first_stay = bed.server.revision();
+    second.publish("third", 5).await.unwrap_err();
+    second.publish(VOLUME, 25).await.unwrap_err();
+    late.stop_at(Some(Stop { after: 1, is_sent: false, lasts: Duration::from_secs(20) }), 0);
+    bed.until("it is about to be given back", async || bed.annotation_of(VOLUME).await.contains("detach"))
+        .await;
+    // it comes before the write arrives, and virt-handler hangs then
+    for name in [VOLUME, "third"] {
+        bed.host_attaches(name, None).await;
+    }
+    seconds(10).await;
+    let hangs = Patch::Merge(json!({"metadata": {"annotations": {HOTPLUG: "stuck"}}}));
+    bed.instances().patch("a", &PatchParams::default(), &hangs).await.unwrap();
+    late.shows_instances.send_replace(end_of_first_stay);
+    seconds(15).await;
+    assert!(!bed.template_has(VOLUME).await);
+    assert_eq!(bed.with_volume().await, ["a"]);
+    assert!(bed.annotation_of(VOLUME).await.contains("detach"), "the volume is in the machine still");
+    second.call(true, "b").await.unwrap_err();
+    assert_eq!(bed.with_volume().await, ["a"]);
+    bed.tasks.end().await;
+}
+
 /// A machine that was restarted gets its disks again, and their Nodes use them without another call.
 #[rstest]
 #[tokio::test(start_paused = true)]
@@ -226,5 +270,80 @@ async fn a_disk_whose_volume_attachment_is_true_is_never_given_back(
     tokio::select! {
         _ = async { tokio::join!(calls(&driver, VOLUME), calls(&driver, "other")) } => panic!("they came"),
         stays = stays => assert_eq!(stays, is_attached),
+    }
+}
+
+/// What waits behind one that never leaves is not to blame.
+#[tokio::test(start_paused = true)]
+async fn beside_a_disk_whose_volume_attachment_is_true_none_is_taken_out_and_all_come_when_it_does() {
+    let bed = Bed::new("v1.8.0").await;
+    let driver = Process::new(&bed, "p1", 0, &Deeds::default());
+    bed.has_nodes_and_a_volume().await;
+    bed.wants("a").await;
+    bed.is_told_attached("a").await;
+    bed.claim("other", STORAGE_CLASS).await;
+    bed.host_attaches(VOLUME, Some("stuck")).await;
+    let host = async {
+        bed.until("it was added", async || bed.template_has("other").await).await;
+        for _ in 0..600 {
+            assert!(bed.template_has("other").await && bed.template_has(VOLUME).await);
+            seconds(1).await;
+        }
+        bed.host_attaches(VOLUME, None).await;
+        Instant::now()
+    };
+    let other = async {
+        calls(&driver, "other").await;
+        Instant::now()
+    };
+    let (freed, came, ()) = tokio::join!(host, other, calls(&driver, VOLUME));
+    assert!(came < freed + Duration::from_secs(120), "{:?}", came - freed);
+}
+
+/// Volumes that Harvester never brings, and that their Pods want for half an hour.
+#[rstest]
+#[case::they_wait(false)]
+#[case::one_dies_and_comes_again(true)]
+#[tokio::test(start_paused = true)]
+async fn a_disk_comes_within_two_minutes_whatever_else_never_does(#[case] one_dies: bool) {
+    let (bed, driver) = bed().await;
+    let names = ["bad-1", "bad-2", "bad-3", "bad-4"];
+    for name in names {
+        bed.claim(name, STORAGE_CLASS).await;
+        bed.host_attaches(name, Some("stuck")).await;
+    }
+    let bad = names.map(|name| {
+        let driver = &driver;
+        async move {
+            loop {
+                if one_dies && name == "bad-1" {
+                    let (_, ()) = tokio::join!(driver.publish(name, 50), seconds(50));
+                    let (_, ()) = tokio::join!(driver.unpublish(name, 10), seconds(10));
+                } else {
+                    calls(driver, name).await;
+                }
+            }
+        }
+    });
+    let good = async {
+        for number in 0..3 {
+            seconds(1_800).await;
+            let name = format!("good-{number}");
+            bed.claim(&name, STORAGE_CLASS).await;
+            let left = async {
+                bed.until("it was added", async || bed.template_has(&name).await).await;
+                while bed.template_has(&name).await {
+                    sleep(Duration::from_millis(200)).await;
+                }
+            };
+            tokio::select! {
+                came = timeout(Duration::from_secs(120), calls(&driver, &name)) => came.expect("it is kept out"),
+                () = left => panic!("it was taken out"),
+            }
+        }
+    };
+    tokio::select! {
+        _ = futures::future::join_all(bad) => panic!("they came"),
+        () = good => {}
     }
 }

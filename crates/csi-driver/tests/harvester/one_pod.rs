@@ -10,7 +10,7 @@ use std::{
 };
 
 use csi_driver::{
-    attach::hotplug,
+    attach::{WAITED_FOR, hotplug},
     csi::{
         ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, VolumeCapability,
         volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode},
@@ -28,7 +28,7 @@ use sim_harvester::{
     host_objects,
     settings::{FULL, HOTPLUG},
 };
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tonic::Code;
 
 use super::{
@@ -142,6 +142,35 @@ async fn a_volume_that_comes_and_goes_keeps_no_other_out_of_its_machine() {
     left.expect("it is kept in").unwrap();
 }
 
+/// Somebody else adds a disk each five seconds.
+#[tokio::test(start_paused = true)]
+async fn a_volume_waits_no_longer_however_many_others_come() {
+    let (bed, driver) = bed().await;
+    let foreign: Vec<_> = (0..12).map(|number| format!("foreign-{number}")).collect();
+    for name in foreign.iter().map(String::as_str).chain(["other"]) {
+        bed.claim(name, host_objects::STORAGE_CLASS).await;
+    }
+    bed.plugs("a", "slow=8s").await;
+    let others = async {
+        for name in &foreign {
+            bed.go_driver_adds(name).await;
+            sleep(Duration::from_secs(4)).await;
+        }
+    };
+    let added = async {
+        sleep(Duration::from_secs(7)).await;
+        let begun = Instant::now();
+        let is_added = bed.until("it is added", async || bed.template_has("other").await);
+        let in_time = async {
+            is_added.await;
+            assert!(begun.elapsed() < WAITED_FOR + Duration::from_secs(3), "{:?}", begun.elapsed());
+        };
+        // it may end without the disk: others come still
+        let (_, ()) = tokio::join!(driver.publish("other", 60), in_time);
+    };
+    tokio::join!(others, added);
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_sentence_about_a_disk_that_waits_names_the_claim_that_holds_its_pod() {
     let (bed, driver) = bed().await;
@@ -161,39 +190,62 @@ async fn the_sentence_about_a_disk_that_waits_names_the_claim_that_holds_its_pod
     }
 }
 
+/// The most claims of these that were in the template at once while they were not bound, until all are.
+async fn most_unbound(bed: &Bed, names: &[String]) -> usize {
+    let mut most = 0;
+    loop {
+        let claims = bed.claims().list(&Default::default()).await.unwrap().items;
+        let vm = bed.machines().get("a").await.unwrap();
+        let mut unbound = claims.iter().filter(|claim| {
+            let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
+            phase != Some("Bound") && names.contains(claim.metadata.name.as_ref().unwrap())
+        });
+        let is_there = |name: &str| hotplug::claims(Some(&vm), None).any(|there| there == name);
+        most = most.max(unbound.clone().filter(|it| is_there(it.metadata.name.as_deref().unwrap())).count());
+        if unbound.next().is_none() {
+            return most;
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
-async fn of_volumes_that_are_not_bound_a_machine_gets_one_at_a_time() {
+async fn volumes_of_a_class_that_binds_at_use_come_together() {
     let (bed, driver) = bed().await;
     bed.class_that_waits().await;
-    bed.plugs("a", "slow=3s").await;
-    let names = ["lvm-1", "lvm-2", "lvm-3"];
-    for name in names {
+    bed.plugs("a", "slow=8s").await;
+    let names: Vec<_> = (0..20).map(|number| format!("lvm-{number}")).collect();
+    for name in &names {
         bed.claim(name, WAITS).await;
     }
-    let most = async {
-        let mut most = 0;
-        loop {
-            let claims = bed.claims().list(&Default::default()).await.unwrap().items;
-            let mut coming = 0;
-            for claim in &claims {
-                let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
-                let name = claim.metadata.name.as_deref().unwrap();
-                coming += usize::from(phase != Some("Bound") && bed.template_has(name).await);
-            }
-            most = most.max(coming);
-            let bound =
-                claims.iter().filter(|claim| names.contains(&claim.metadata.name.as_deref().unwrap()));
-            let phase = |claim: &k8s_openapi::api::core::v1::PersistentVolumeClaim| {
-                claim.status.as_ref()?.phase.clone()
-            };
-            if bound.map(phase).all(|phase| phase.as_deref() == Some("Bound")) {
-                return most;
-            }
-            sleep(Duration::from_millis(1)).await;
+    let all = join_all(names.iter().map(|name| driver.publish(name, 110)));
+    let answers = timeout(Duration::from_secs(120), all).await.expect("they come one by one");
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_one_did_not_come_its_class_comes_one_at_a_time() {
+    let (bed, driver) = bed().await;
+    bed.class_that_waits().await;
+    bed.class_has_room(false).await;
+    let names: Vec<_> = (1..=3).map(|number| format!("lvm-{number}")).collect();
+    for name in &names {
+        bed.claim(name, WAITS).await;
+    }
+    bed.claim("good", host_objects::STORAGE_CLASS).await;
+    let comes = async |name: &str| {
+        while driver.publish(name, 100).await.is_err() {
+            sleep(Duration::from_secs(1)).await;
         }
     };
-    let all = join_all(names.map(|name| driver.publish(name, 100)));
-    let (answers, most) = tokio::join!(all, most);
-    assert_eq!(answers, [Ok(()), Ok(()), Ok(())]);
+    let good = async {
+        sleep(Duration::from_secs(2)).await;
+        comes("good").await;
+    };
+    tokio::join!(async { driver.publish(&names[0], 100).await.unwrap_err() }, good);
+    assert!(!bed.template_has(&names[0]).await, "it was taken out");
+    bed.class_has_room(true).await;
+    let all = join_all(names.iter().map(|name| comes(name)));
+    let (_, most) = tokio::join!(all, most_unbound(&bed, &names));
     assert_eq!(most, 1);
 }

@@ -6,7 +6,9 @@
 
 use std::{collections::BTreeSet, ops::Range, time::Duration};
 
+use kube::api::{Patch, PatchParams};
 use rstest::rstest;
+use serde_json::json;
 use tokio::time::sleep;
 use tonic::Code;
 
@@ -202,5 +204,36 @@ async fn a_watch_that_shows_a_former_stay_makes_no_disk_ready() {
     assert_eq!(bed.with_volume().await, ["a"]);
     bed.plugs("a", "ok").await;
     late.call(true, "a").await.unwrap();
+    bed.tasks.end().await;
+}
+
+/// The instances' watch is behind the machine's start.
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_runs_is_not_taken_for_one_that_does_not_since_a_watch_is_late() {
+    let bed = Bed::new("v1.8.0").await;
+    let driver = Process::new(&bed, "first", 0, &Deeds::default());
+    driver.call(true, "b").await.unwrap();
+    driver.call(false, "b").await.unwrap();
+    let runs = |strategy: &str| {
+        let patch = Patch::Merge(json!({"spec": {"runStrategy": strategy}}));
+        let machines = bed.machines();
+        async move { drop(machines.patch("a", &PatchParams::default(), &patch).await.unwrap()) }
+    };
+    runs("Halted").await;
+    bed.until("it is stopped", async || bed.instances().get_opt("a").await.unwrap().is_none()).await;
+    sleep(Duration::from_secs(1)).await;
+    driver.shows_instances.send_replace(bed.server.revision());
+    bed.plugs("a", "stuck").await;
+    runs("Always").await;
+    bed.until("it runs", async || {
+        let vmi = bed.instances().get_opt("a").await.unwrap();
+        vmi.is_some_and(|vmi| vmi.status.is_some_and(|status| status.phase == "Running"))
+    })
+    .await;
+    let refused = driver.call(true, "a").await.unwrap_err();
+    assert_eq!(refused.code(), Code::Aborted, "{refused}");
+    assert_eq!(bed.with_volume().await, ["a"]);
+    bed.plugs("a", "ok").await;
+    driver.call(true, "a").await.unwrap();
     bed.tasks.end().await;
 }

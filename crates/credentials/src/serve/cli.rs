@@ -19,8 +19,8 @@ use crate::request;
 /// The flags.
 pub const FLAGS: Table = Table {
     program: "harvester-cloud-provider cloud-config serve",
-    about: "Serves Harvester's kubeconfig API, GET and POST /v1/harvester/kubeconfig, over TLS: what generate does, with the \
-            rights of the caller's token, and with none of its own.",
+    about: "Serves Harvester's kubeconfig API, GET and POST /v1/harvester/kubeconfig, over TLS: POST does what \
+            generate does, GET gives what is there; with the rights of the caller's token, and with none of its own.",
     flags: &[
         Flag::LOGLEVEL,
         Flag::value("address", "ADDRESS:PORT", "where to serve, e.g. :8443; there is no default"),

@@ -47,15 +47,19 @@ impl<'a> Proof<'a> {
         Self { cluster: kubernetes.filter(|uid| !uid.is_empty()), own: names(true), others: names(false) }
     }
 
-    /// By the UID of the cluster, else by its name. A cluster that was restored beside its original has the same UID, and
-    /// two clusters may have one name: both are seen by machines that are no Nodes of this one.
-    fn is_of_this_cluster(&self, object: &Value) -> bool {
+    /// By the UID of the cluster, else by its name.
+    fn names_this_cluster(&self, object: &Value) -> bool {
         let name = label(object, labels::CLUSTER);
-        let is_named = match annotation(object, annotations::CLUSTER_UID) {
+        match annotation(object, annotations::CLUSTER_UID) {
             "" => name != names::DEFAULT_CLUSTER_NAME && self.own.contains(name),
             its => self.cluster == Some(its),
-        };
-        is_named && !self.others.contains(name)
+        }
+    }
+
+    /// A cluster that was restored beside its original has the same UID, and two clusters may have one name: both are seen
+    /// by machines that are no Nodes of this one.
+    fn may_be_of_another(&self, object: &Value) -> bool {
+        self.others.contains(label(object, labels::CLUSTER))
     }
 }
 
@@ -74,19 +78,24 @@ pub(super) fn leftovers(facts: &Facts) -> Result<Outcome, Outcome> {
             || !of.is_empty() && uids.contains(of)
             || text(object, "/status/address").parse().is_ok_and(|address| addresses.contains(&address))
     };
-    let left: Vec<_> = items(&facts.harvester, &read::balancers(namespace))?
+    let (doubtful, left): (Vec<_>, Vec<_>) = items(&facts.harvester, &read::balancers(namespace))?
         .iter()
         .filter(|object| text(object, "/metadata/deletionTimestamp").is_empty())
-        .filter(|object| proof.is_of_this_cluster(object) && !is_used(object))
-        .map(key)
-        .collect();
-    Ok(if left.is_empty() {
-        Outcome::green("none")
-    } else {
+        .filter(|object| proof.names_this_cluster(object) && !is_used(object))
+        .partition(|object| proof.may_be_of_another(object));
+    let named = |objects: Vec<_>| some(&objects.into_iter().map(key).collect::<Vec<_>>());
+    Ok(if !left.is_empty() {
         Outcome::red(
-            format!("their Services are gone: {}", some(&left)),
+            format!("their Services are gone: {}", named(left)),
             "look at each in Harvester, and delete it there: it holds an address that nobody uses; `orphans` shows what else \
              is left behind",
         )
+    } else if !doubtful.is_empty() {
+        Outcome::not_asked(format!(
+            "VirtualMachines that are no Nodes of this cluster carry its name, so these may be another one's: {}",
+            named(doubtful)
+        ))
+    } else {
+        Outcome::green("none")
     })
 }

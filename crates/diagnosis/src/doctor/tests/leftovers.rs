@@ -80,7 +80,7 @@ fn the_name_of_a_cluster_proves_nothing_where_a_machine_has_it_that_is_no_node()
             all["items"][1]["metadata"]["labels"]["guestcluster.harvesterhci.io/name"] = json!("blue");
         });
     });
-    assert_eq!(shared, []);
+    assert_eq!(shared, [("leftovers", Verdict::NotAsked)]);
 }
 
 #[test]

@@ -144,7 +144,10 @@ impl RecordGc {
         // the lock is held until the gauge is set, so that no worker overwrites a later count
         self.metrics.foreign.set(i64::try_from(foreign).unwrap_or(i64::MAX));
         drop(memory);
-        failed.map_or_else(|| Ok(again.map_or(Action::AwaitChange, Action::RequeueAfter)), Err)
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(again.map_or(Action::AwaitChange, Action::RequeueAfter)),
+        }
     }
 
     /// Records whose load balancer no cache knows. One that has a Service of ours is the business of the load

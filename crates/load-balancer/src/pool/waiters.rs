@@ -59,7 +59,7 @@ impl WaitingFor {
 pub(crate) enum News {
     /// These addresses came free, or went to other holders, which these pools may give.
     Freed { addresses: BTreeSet<IpAddr>, pools: BTreeSet<String> },
-    /// Selection may answer otherwise: a pool came or went, or has another spec or Ready condition.
+    /// Selection may answer otherwise: a pool came or went, or has another spec or other faults.
     Choice,
 }
 

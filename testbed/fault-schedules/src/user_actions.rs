@@ -255,8 +255,15 @@ impl Users {
         // half of a pool drains, and what is released rests, until somebody annotates the pool again
         let rest = if number.is_multiple_of(3) { 20 } else { 0 };
         let ranges = pool.ranges(number.is_multiple_of(4));
-        let note =
+        let mut note =
             json!({"spec": {"description": number.to_string(), "ranges": ranges, "quarantineSeconds": rest}});
+        // it stays: less than what is held, or a little more
+        if number % 5 < 2 {
+            let guest = self.cluster.guest_cluster();
+            let (key, tenant) =
+                [("namespace", &guest.vm_namespace), ("guestCluster", &guest.name)][usize::from(number % 5)];
+            note["spec"]["quota"] = json!([{key: tenant, "max": number / 5 % 6}]);
+        }
         let name = pool.name;
         let outcome = pools.patch(name, &PatchParams::default(), &Patch::Merge(note)).await;
         tracing::debug!(name, refusal = ?outcome.err(), "annotated a pool");

@@ -271,7 +271,9 @@ async fn a_machine_that_is_no_node_of_this_cluster_keeps_the_volume(#[case] node
     sleep(Duration::from_secs(12)).await;
     let said = bed.said().await;
     assert!(
-        said.iter().any(|it| it.0 == "PersistentVolumeClaim" && it.3.contains("which no CSINode of this cluster names")),
+        said.iter()
+            .any(|it| it.0 == "PersistentVolumeClaim"
+                && it.3.contains("which no CSINode of this cluster names")),
         "{said:?}"
     );
     assert_eq!(bed.with_volume().await, ["b"]);

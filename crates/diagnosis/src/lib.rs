@@ -29,6 +29,7 @@ pub mod orphans;
 mod read;
 pub mod report;
 pub mod screen;
+mod shell;
 pub mod status;
 mod text;
 

@@ -7,13 +7,15 @@
 //! * `decide` is a pure function of what was read. Whatever a living cluster may use is none of its orphans, and what
 //!   cannot be read counts as living.
 //! * Proof of whose an object is: the annotation with the guest cluster's UID, or the cluster's name on it, where that
-//!   name is on the VirtualMachines whose UIDs the Nodes have as their provider IDs, and on no other one.
-//! * `delete` asks, writes down what it deletes, decides again, and deletes what is still the same object.
+//!   name is on the VirtualMachines whose UIDs the Nodes have as their provider IDs, and on no other one. It is none while
+//!   a machine that has no label, and is no Node, may be of another cluster of that UID or name.
+//! * `delete` asks, decides again, writes down what is still the same object, and deletes that.
 
 pub mod cli;
 mod decide;
 pub mod delete;
 pub mod facts;
+mod records;
 mod volumes;
 
 use std::fmt::Write as _;
@@ -73,11 +75,22 @@ pub struct Orphan {
     pub delete: Deletion,
     /// Why nobody needs it.
     pub sentence: String,
+    /// Why somebody may need it all the same.
+    pub doubt: Option<String>,
     /// The next step, where `--delete` does not take it.
     pub next: Option<String>,
     /// As it was read.
     #[serde(skip)]
     pub object: Value,
+}
+
+impl Orphan {
+    fn because(&self) -> String {
+        match &self.doubt {
+            Some(doubt) => format!("{}; but {doubt}", self.sentence),
+            None => self.sentence.clone(),
+        }
+    }
 }
 
 /// Something that looks left behind, and that somebody may need.
@@ -106,7 +119,8 @@ const ROWS: usize = 40;
 pub fn render(report: &Report) -> String {
     let mut text = String::new();
     if report.orphans.is_empty() {
-        text.push_str("Nothing was found that is left behind.\n");
+        let so_far = if report.not_read.is_empty() { "" } else { ", in the lists that could be read" };
+        writeln!(text, "Nothing was found that is left behind{so_far}.").expect("a String takes any text");
     } else {
         let rows = report.orphans.iter().map(|orphan| {
             let how = match orphan.delete {
@@ -114,7 +128,7 @@ pub fn render(report: &Report) -> String {
                 Deletion::Typed => "by name",
                 Deletion::ByHand => "by hand",
             };
-            [orphan.kind.word(), &orphan.name, &orphan.of, how, &orphan.sentence].map(str::to_owned)
+            [orphan.kind.word(), &orphan.name, &orphan.of, how, &orphan.because()].map(str::to_owned)
         });
         text.push_str(&table(["KIND", "NAME", "CLUSTER", "DELETE", "BECAUSE"], rows.collect(), ROWS));
         for next in report.orphans.iter().filter_map(|orphan| orphan.next.as_ref()).take(ROWS) {

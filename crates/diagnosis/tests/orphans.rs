@@ -99,7 +99,7 @@ component_tests! {
         assert_eq!(before.not_read, [""; 0]);
         let chosen: Vec<&Orphan> = before.orphans.iter().collect();
         let client = cluster.harvester.client(User::Driver);
-        let outcomes = delete::delete(&client, &chosen, &before).await;
+        let outcomes = delete::delete(&client, &chosen).await;
         assert!(outcomes.iter().all(|outcome| outcome.is_deleted), "{outcomes:?}");
         assert_eq!(balancers(&cluster).await, ["live"]);
         let claims = cluster.harvester.list::<PersistentVolumeClaim>().await;
@@ -115,15 +115,45 @@ component_tests! {
         // after the second look: the server finds another version
         let note = json!({"metadata": {"annotations": {"team": "shop"}}});
         cluster.harvester.patch::<LoadBalancer>("team-a/old", note).await;
-        let outcomes = delete::delete(&client, &old, &before).await;
+        let outcomes = delete::delete(&client, &old).await;
         assert!(!outcomes[0].is_deleted, "{outcomes:?}");
+        let again = report(&cluster, User::Driver).await;
+        let (same, outcomes) = delete::unchanged(&old, &again);
+        assert!(same.is_empty() && outcomes[0].sentence.contains("has changed"), "{outcomes:?}");
         // before it: its Service is there again
         cluster.guest.apply("{apiVersion: v1, kind: Service, metadata: {name: gone, namespace: shop},
             spec: {type: LoadBalancer, ports: [{name: http, port: 80}]}}").await;
+        let now: Vec<&Orphan> = again.orphans.iter().filter(|orphan| orphan.name == "old").collect();
         let again = report(&cluster, User::Driver).await;
-        let outcomes = delete::delete(&client, &old, &again).await;
-        assert!(outcomes[0].sentence.contains("somebody may need it"), "{outcomes:?}");
+        let (same, outcomes) = delete::unchanged(&now, &again);
+        assert!(same.is_empty() && outcomes[0].sentence.contains("somebody may need it"), "{outcomes:?}");
         assert_eq!(balancers(&cluster).await, ["far", "live", "old"]);
+    }
+
+    async fn what_was_deleted_is_made_again_by_the_undo(cluster: TestCluster) {
+        prepare(&cluster).await;
+        let before = report(&cluster, User::Driver).await;
+        let chosen: Vec<&Orphan> = before.orphans.iter().collect();
+        let undo = delete::undo(&chosen);
+        delete::delete(&cluster.harvester.client(User::Driver), &chosen).await;
+        // nothing runs here that would take the finalizer of claims off
+        let claim = format!("team-a/{}", VOLUMES[1]);
+        if cluster.harvester.get::<PersistentVolumeClaim>(&claim).await.is_some() {
+            let free = json!({"metadata": {"finalizers": null}});
+            cluster.harvester.patch::<PersistentVolumeClaim>(&claim, free).await;
+        }
+        assert_eq!(balancers(&cluster).await, ["live"]);
+        assert!(cluster.harvester.get::<PersistentVolumeClaim>(&claim).await.is_none());
+
+        cluster.harvester.apply(&undo).await;
+        let after = report(&cluster, User::Driver).await;
+        assert_eq!(found(&after), found(&before), "{after:#?}");
+        for (old, new) in before.orphans.iter().zip(&after.orphans) {
+            assert_ne!(old.object["metadata"]["uid"], new.object["metadata"]["uid"]);
+            for field in ["/spec", "/metadata/labels", "/metadata/annotations"] {
+                assert_eq!(old.object.pointer(field), new.object.pointer(field), "{field} of {}", old.name);
+            }
+        }
     }
 
     async fn who_may_read_nothing_is_proposed_nothing(cluster: TestCluster) {

@@ -1,7 +1,7 @@
 //! The command line: `orphans`.
 //!
-//! Exit codes: 0 it is shown, and what was chosen is deleted; 1 a cluster or a file is of no use, or something could not
-//! be deleted; 2 wrong arguments.
+//! Exit codes: 0 it is shown, and what was chosen is deleted; 1 a cluster, a list or a file is of no use, or something
+//! could not be deleted; 2 wrong arguments.
 
 use std::{
     ffi::OsString,
@@ -100,7 +100,8 @@ impl Clusters {
         let settings = Options::named(&format!("{PROGRAM}/{} orphans", env!("CARGO_PKG_VERSION")));
         let from = Local { kubeconfig: asked.kubeconfig.clone(), master: None };
         let guest = match cloud_config::local(&from, &settings) {
-            Err(error) if asked.kubeconfig.is_some() => return Err(error),
+            // what was given is to be used
+            Err(error) if !matches!(error, cloud_config::Error::NoLocal { .. }) => return Err(error),
             guest => guest.map(read_only).map_err(|error| error.to_string()),
         };
         let config = CloudConfig::read(&cloud_config::find(asked.cloud_config.as_deref())?)?;
@@ -126,8 +127,7 @@ async fn run(asked: Asked, clock: Clock) -> Result<ExitCode, String> {
     } else {
         program::show(&render(&report));
     }
-    let unread = report.not_read.iter().any(|why| why.contains("loadbalancers"));
-    let read = if unread { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    let read = if report.not_read.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if !asked.balancers && !asked.volumes {
         return Ok(read);
     }
@@ -137,9 +137,12 @@ async fn run(asked: Asked, clock: Clock) -> Result<ExitCode, String> {
         return Ok(read);
     }
     let again = clusters.report(&clock).await;
-    write_undo(asked.undo, &chosen, &clock)?;
-    let deleted = delete::delete(&clusters.harvester, &chosen, &again);
-    let outcomes = program::progress("deleting", deleted).await;
+    let (same, mut outcomes) = delete::unchanged(&chosen, &again);
+    if !same.is_empty() {
+        write_undo(asked.undo, &same, &clock)?;
+        let deleted = delete::delete(&clusters.harvester, &same);
+        outcomes.extend(program::progress("deleting", deleted).await);
+    }
     for outcome in &outcomes {
         program::show(&format!("{}\n", outcome.sentence));
     }
@@ -148,13 +151,13 @@ async fn run(asked: Asked, clock: Clock) -> Result<ExitCode, String> {
 }
 
 /// Nothing is deleted that is not written down.
-fn write_undo(file: Option<PathBuf>, chosen: &[&Orphan], clock: &Clock) -> Result<(), String> {
-    debug_assert!(chosen.iter().all(|orphan| orphan.delete != Deletion::ByHand));
+fn write_undo(file: Option<PathBuf>, orphans: &[&Orphan], clock: &Clock) -> Result<(), String> {
+    debug_assert!(orphans.iter().all(|orphan| orphan.delete != Deletion::ByHand));
     let named = || PathBuf::from(format!("orphans-undo-{}.yaml", clock.now().strftime("%Y%m%d-%H%M%S")));
     let file = file.unwrap_or_else(named);
     let written =
         fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&file).and_then(|mut it| {
-            it.write_all(delete::undo(chosen).as_bytes())?;
+            it.write_all(delete::undo(orphans).as_bytes())?;
             it.sync_all()
         });
     written.map_err(|error| {

@@ -1,52 +1,26 @@
 //! Which objects nobody needs: a pure function of the [`Facts`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use harvester_api::{IPPool, annotations, finalizers, labels, names};
+use harvester_api::{annotations, finalizers, labels, names};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use super::{Deletion, Kept, Kind, Orphan, Report, facts::Facts, volumes};
-use crate::{
-    doctor::{
-        facts::{Cluster, Failed, Trouble},
-        read,
-    },
-    explain::cut,
-};
+use super::{Deletion, Kept, Kind, Orphan, Report, facts::Facts, records, volumes};
+use crate::{doctor::read, explain::cut};
 
 /// A deletion that waits for longer is stuck.
 const STUCK: SignedDuration = SignedDuration::from_mins(10);
 
 /// Decides what is left behind.
 pub fn decide(facts: &Facts) -> Report {
-    let mut report = Report { not_read: not_read(facts), ..Report::default() };
+    let mut report = Report { not_read: facts.not_read(), ..Report::default() };
     let seen = Seen::of(facts);
     seen.balancers(&mut report);
-    seen.records(&mut report);
+    records::decide(&seen, &mut report);
     volumes::decide(&seen, &mut report);
     seen.finalizers(&mut report);
     report
-}
-
-/// A list that is not there has nothing in it; one that cannot be read may have anything.
-pub(super) fn items<'a>(cluster: &'a Cluster, path: &str) -> Result<&'a [Value], String> {
-    match cluster.answers.get(path) {
-        Some(Ok(list)) => {
-            list["items"].as_array().map(Vec::as_slice).ok_or_else(|| format!("{path} is no list"))
-        }
-        Some(Err(Failed { trouble: Trouble::NotFound, .. })) => Ok(&[]),
-        Some(Err(failed)) => Err(cut(&format!("GET {path} failed: {}", failed.why))),
-        None => Err(format!("GET {path} was not sent")),
-    }
-}
-
-fn not_read(facts: &Facts) -> Vec<String> {
-    let of = |name: &'static str, cluster: &Cluster| -> Vec<String> {
-        let unread = cluster.answers.keys().filter_map(|path| items(cluster, path).err());
-        unread.map(|why| format!("{name}: {why}")).collect()
-    };
-    [of("guest", &facts.guest), of("Harvester", &facts.harvester)].concat()
 }
 
 pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
@@ -78,12 +52,14 @@ pub(super) fn is_deleted(object: &Value) -> bool {
     !object["metadata"]["deletionTimestamp"].is_null()
 }
 
-/// Whose an object is.
-pub(super) enum Owner<'a> {
-    /// This guest cluster's, which is proved.
-    Ours,
-    /// Another cluster's, of this name as far as it says.
-    Other(Option<&'a str>),
+/// Whether a cluster may be alive.
+pub(super) enum Life {
+    /// Nothing of it is in the namespace.
+    Gone,
+    /// Nothing says that it is alive, and a machine may be one of its.
+    Unclear(String),
+    /// By its name it is alive, or what would say so cannot be read.
+    Likely(String),
 }
 
 /// What was read, as questions ask for it.
@@ -97,24 +73,28 @@ pub(super) struct Seen<'a> {
     /// UIDs of VirtualMachines that are Nodes of the guest cluster.
     ours: BTreeSet<&'a str>,
     services: Result<&'a [Value], String>,
+    /// Why the guest cluster, whose kubeconfig is there, does not say which machines and Services it has.
+    unread: Option<String>,
 }
 
 impl<'a> Seen<'a> {
     fn of(facts: &'a Facts) -> Self {
-        let services = items(&facts.guest, read::SERVICES);
+        let services = facts.of_guest(read::SERVICES);
         let is_kubernetes = |service: &&Value| {
             (text(service, "/metadata/namespace"), name(service)) == ("default", "kubernetes")
         };
         let kubernetes = services.as_ref().ok().and_then(|services| services.iter().find(is_kubernetes));
         let uid = kubernetes.map(|service| text(service, "/metadata/uid")).filter(|uid| !uid.is_empty());
-        let nodes = items(&facts.guest, read::NODES).unwrap_or_default();
-        let ids = nodes.iter().filter_map(|node| {
+        let nodes = facts.of_guest(read::NODES);
+        let unread =
+            services.as_ref().err().or(nodes.as_ref().err()).filter(|_| facts.guest.is_ok()).cloned();
+        let ids = nodes.unwrap_or_default().iter().filter_map(|node| {
             text(node, "/spec/providerID")
                 .strip_prefix(names::PROVIDER_ID_PREFIX)
                 .filter(|uid| !uid.is_empty())
         });
         let ids: BTreeSet<_> = ids.collect();
-        let machines = items(&facts.harvester, &read::machines(&facts.namespace));
+        let machines = facts.of_harvester(&read::machines(&facts.namespace));
         let all: &'a [Value] = machines.as_ref().copied().unwrap_or_default();
         let uids = all.iter().map(|machine| text(machine, "/metadata/uid"));
         let ours: BTreeSet<_> = uids.filter(|uid| ids.contains(uid)).collect();
@@ -133,24 +113,35 @@ impl<'a> Seen<'a> {
             let has_name = |machine: &&Value| label(machine, labels::GUEST_CLUSTER) == Some(*cluster);
             all.iter().filter(has_name).all(is_ours)
         });
-        Self { facts, uid, cluster, machines, ours, services }
+        Self { facts, uid, cluster, machines, ours, services, unread }
     }
 
-    /// By the annotation, else by the label.
-    fn owner(&self, object: &'a Value, cluster: Option<&'a str>) -> Owner<'a> {
+    /// Whether this guest cluster made the object: by the annotation, else by the label.
+    fn is_proved(&self, object: &Value, cluster: Option<&str>) -> bool {
         match annotation(object, annotations::CLUSTER_UID) {
-            Some(uid) if self.uid == Some(uid) => Owner::Ours,
-            None if cluster.is_some() && cluster == self.cluster => Owner::Ours,
-            _ => Owner::Other(cluster),
+            Some(uid) => self.uid == Some(uid),
+            None => cluster.is_some() && cluster == self.cluster,
         }
     }
 
-    /// Why a cluster of this name may be alive.
-    pub(super) fn may_live(&self, cluster: Option<&str>) -> Option<String> {
-        // without its guest cluster no machine is known to be of another one
-        let guest_is_read = self.services.is_ok() && items(&self.facts.guest, read::NODES).is_ok();
-        let named = cluster.filter(|name| *name != names::DEFAULT_CLUSTER_NAME && guest_is_read);
-        self.other_machine(|of| named.is_none() || of.is_none() || of == named)
+    /// Whether a cluster of this name may be alive. Machines of the guest cluster are not its.
+    pub(super) fn life(&self, cluster: Option<&str>) -> Life {
+        if let Some(why) = self.unread.as_ref().filter(|_| !self.is_deserted()) {
+            return Life::Likely(why.clone());
+        }
+        let is_its = |of: Option<&str>| of.is_some() && (is_unnamed(cluster) || of == cluster);
+        if let Some(why) = self.other_machine(is_its) {
+            return Life::Likely(why);
+        }
+        // without a guest cluster the names of machines alone tell whose they are, and users choose both names
+        let is_unclear = |of: Option<&str>| of.is_none() || self.facts.guest.is_err();
+        self.other_machine(is_unclear).map_or(Life::Gone, Life::Unclear)
+    }
+
+    /// Why an object with the proof of this cluster may be another one's all the same: that one has this name or was
+    /// restored from the same backup, and nothing says which machines are its.
+    pub(super) fn look_alike(&self, cluster: Option<&str>) -> Option<String> {
+        self.other_machine(|of| of.is_none() || is_unnamed(cluster))
     }
 
     /// A sentence about a machine with such a label that is no Node of the guest cluster, or about the list that is missing.
@@ -174,7 +165,7 @@ impl<'a> Seen<'a> {
     }
 
     pub(super) fn of_harvester(&self, path: &str) -> Result<&'a [Value], String> {
-        items(&self.facts.harvester, path)
+        self.facts.of_harvester(path)
     }
 
     /// A Service of the guest cluster that shows one of these addresses, or asks for it.
@@ -199,13 +190,14 @@ impl<'a> Seen<'a> {
                 continue;
             }
             let cluster = label(object, labels::CLUSTER);
-            let orphan = |delete, sentence: String| Orphan {
+            let orphan = |delete, sentence: String, doubt| Orphan {
                 kind: Kind::LoadBalancer,
                 namespace: Some(self.facts.namespace.clone()),
                 name: name(object).to_owned(),
                 of: cut(cluster.unwrap_or("-")),
                 delete,
                 sentence,
+                doubt,
                 next: None,
                 object: object.clone(),
             };
@@ -214,26 +206,21 @@ impl<'a> Seen<'a> {
                 Balancer::Kept(why) => {
                     report.kept.push(Kept { kind: Kind::LoadBalancer, name: name(object).to_owned(), why });
                 }
-                Balancer::Left(delete, sentence) => report.orphans.push(orphan(delete, sentence)),
+                Balancer::Left(delete, sentence, doubt) => {
+                    report.orphans.push(orphan(delete, sentence, doubt));
+                }
             }
         }
     }
 
-    fn balancer(&self, object: &'a Value, cluster: Option<&'a str>) -> Balancer {
-        let owner = self.owner(object, cluster);
+    fn balancer(&self, object: &Value, cluster: Option<&str>) -> Balancer {
         let namespace = label(object, labels::SERVICE_NAMESPACE).unwrap_or_default();
         let service = label(object, labels::SERVICE_NAME).unwrap_or_default();
         let (wanted, uid) = (format!("{namespace}/{service}"), annotation(object, annotations::SERVICE_UID));
         let services = match &self.services {
             Ok(services) => *services,
             // a cluster that is gone has no API server
-            Err(why) => {
-                return if self.is_deserted() {
-                    Balancer::Left(Deletion::Typed, self.no_machine())
-                } else {
-                    Balancer::Kept(why.clone())
-                };
-            }
+            Err(_) => return self.unproved(cluster),
         };
         if uid.is_some_and(|uid| services.iter().any(|live| text(live, "/metadata/uid") == uid)) {
             return Balancer::Used;
@@ -252,6 +239,7 @@ impl<'a> Seen<'a> {
                         "Service {} has LoadBalancer {other}, and no Service shows its address",
                         cut(&wanted)
                     ),
+                    None,
                 ),
                 _ => Balancer::Used,
             };
@@ -259,24 +247,36 @@ impl<'a> Seen<'a> {
         if let Some(shows) = shown {
             return Balancer::Kept(format!("Service {} shows its address", cut(&shows)));
         }
-        match owner {
-            Owner::Ours if namespace.is_empty() || service.is_empty() => {
-                Balancer::Kept("it names no Service".to_owned())
-            }
-            // a cluster that was restored beside its original has the same UID
-            Owner::Ours => match self.other_machine(|of| of.is_some() && of == cluster) {
-                Some(why) => Balancer::Kept(why),
-                None => Balancer::Left(Deletion::Asked, format!("Service {} is gone", cut(&wanted))),
-            },
-            Owner::Other(cluster) => match self.may_live(cluster) {
-                Some(why) => Balancer::Kept(why),
-                None => Balancer::Left(Deletion::Typed, self.no_machine()),
-            },
+        if self.unread.is_some() || !self.is_proved(object, cluster) {
+            return self.unproved(cluster);
         }
+        if namespace.is_empty() || service.is_empty() {
+            return Balancer::Kept("it names no Service".to_owned());
+        }
+        // a cluster that was restored beside its original has the same UID
+        if let Some(why) = self.other_machine(|of| of.is_some() && of == cluster) {
+            return Balancer::Kept(why);
+        }
+        let doubt = self.look_alike(cluster);
+        let delete = if doubt.is_some() { Deletion::Typed } else { Deletion::Asked };
+        Balancer::Left(delete, format!("Service {} is gone", cut(&wanted)), doubt)
     }
 
-    pub(super) fn no_machine(&self) -> String {
-        format!("its cluster has no VirtualMachine in namespace {}", self.facts.namespace)
+    fn unproved(&self, cluster: Option<&str>) -> Balancer {
+        let namespace = &self.facts.namespace;
+        match self.life(cluster) {
+            Life::Likely(why) => Balancer::Kept(why),
+            Life::Unclear(doubt) => Balancer::Left(
+                Deletion::Typed,
+                format!("no VirtualMachine in namespace {namespace} has the name of its cluster"),
+                Some(doubt),
+            ),
+            Life::Gone => Balancer::Left(
+                Deletion::Typed,
+                format!("its cluster has no VirtualMachine in namespace {namespace}"),
+                None,
+            ),
+        }
     }
 
     /// Another object that says to be this Service's: the Service was made again (harvester#11345), or two cloud
@@ -292,48 +292,6 @@ impl<'a> Seen<'a> {
                 && name(other) != name(object)
         };
         self.of_harvester(&path).ok()?.iter().find(of_service).map(name)
-    }
-
-    fn records(&self, report: &mut Report) {
-        let namespace = &self.facts.namespace;
-        let Ok(balancers) = self.of_harvester(&read::balancers(namespace)) else { return };
-        let instances = self.of_harvester(&read::instances(namespace));
-        let (Ok(machines), Ok(instances)) = (self.machines.as_ref().copied(), instances) else { return };
-        let holders: BTreeSet<_> = [balancers, machines, instances].into_iter().flatten().map(name).collect();
-        for object in self.of_harvester(read::POOLS).unwrap_or_default() {
-            let Ok(pool) = serde_json::from_value::<IPPool>(object.clone()) else { continue };
-            let records: BTreeMap<_, _> = pool.status.iter().flat_map(|status| &status.allocated).collect();
-            for (address, holder) in records {
-                let held_by = holder.strip_prefix(&format!("{namespace}/"));
-                let Some(gone) = held_by.filter(|held_by| !holders.contains(held_by)) else { continue };
-                let pool_name = name(object);
-                // a record of another program is that program's
-                let foreign =
-                    address.parse().ok().and_then(|address| ip_pools::managers::foreign(&pool, address));
-                if let Some(program) = foreign {
-                    let (kind, name) = (Kind::PoolRecord, format!("{pool_name} {}", cut(address)));
-                    let why =
-                        format!("{} wrote it, and knows whether {} is gone", cut(&program), cut(holder));
-                    report.kept.push(Kept { kind, name, why });
-                    continue;
-                }
-                let release = annotations::MANUALLY_RELEASE_IP;
-                report.orphans.push(Orphan {
-                    kind: Kind::PoolRecord,
-                    namespace: None,
-                    name: format!("{pool_name} {}", cut(address)),
-                    of: "-".to_owned(),
-                    delete: Deletion::ByHand,
-                    sentence: format!("it is recorded for LoadBalancer {namespace}/{}, which is gone", cut(gone)),
-                    next: Some(format!(
-                        "kubectl annotate ippools.loadbalancer.harvesterhci.io {pool_name} '{release}={}: {}'",
-                        cut(address),
-                        cut(holder)
-                    )),
-                    object: object.clone(),
-                });
-            }
-        }
     }
 
     /// VirtualMachines that a finalizer of the former load balancer keeps.
@@ -368,6 +326,7 @@ impl<'a> Seen<'a> {
                 "it is deleted since {}, and finalizer {finalizer} keeps it",
                 text(object, since)
             ),
+            doubt: None,
             next: Some(format!(
                 "start the load balancer in Harvester, which takes the finalizer off {} {}/{}",
                 kind.word(),
@@ -382,7 +341,13 @@ impl<'a> Seen<'a> {
 enum Balancer {
     Used,
     Kept(String),
-    Left(Deletion, String),
+    /// How to delete it, why, and what speaks against it.
+    Left(Deletion, String, Option<String>),
+}
+
+/// Whether nobody chose the name, so that it says nothing.
+fn is_unnamed(cluster: Option<&str>) -> bool {
+    cluster.is_none_or(|name| name == names::DEFAULT_CLUSTER_NAME)
 }
 
 /// `namespace/name`.

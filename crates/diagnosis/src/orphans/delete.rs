@@ -1,9 +1,9 @@
-//! Asks what to delete, writes it down, and deletes it if it is still the same object.
+//! Asks what to delete, leaves what has changed meanwhile, writes the rest down, and deletes it.
 
 use std::fmt::Write as _;
 
 use controller_kit::error_message;
-use harvester_api::load_balancer::API_VERSIONS;
+use harvester_api::{annotations::CSI_ATTACH, load_balancer::API_VERSIONS};
 use http::{Request, header};
 use kube::Client;
 use serde_json::{Value, json};
@@ -25,18 +25,22 @@ pub fn choose<'a>(
     let mut chosen = Vec::new();
     if balancers {
         let proved: Vec<_> = of(Kind::LoadBalancer, Deletion::Asked).collect();
-        let count = proved.len();
+        // all of them: the table may have left some out
+        let names: String = proved.iter().map(|orphan| format!("  {}\n", orphan.name)).collect();
         let question = format!(
-            "Delete {count} LoadBalancers of this guest cluster, whose addresses become free? Type yes: "
+            "LoadBalancers of this guest cluster, whose addresses become free:\n{names}Delete these {}? Type yes: ",
+            proved.len()
         );
-        if count > 0 && ask(&question) == "yes" {
+        if !proved.is_empty() && ask(&question) == "yes" {
             chosen.extend(proved);
         }
     }
     let mut by_name = |orphan: &&Orphan, what: &str| {
-        let (kind, name) = (orphan.kind.word(), &orphan.name);
-        let question =
-            format!("{kind} {name} of cluster {}: {what}. Type its name to delete it: ", orphan.of);
+        let (kind, name, of) = (orphan.kind.word(), &orphan.name, &orphan.of);
+        let question = format!(
+            "{kind} {name} of cluster {of}: {}; {what}. Type its name to delete it: ",
+            orphan.because()
+        );
         ask(&question) == *name
     };
     if balancers {
@@ -54,8 +58,8 @@ pub fn choose<'a>(
 pub fn undo(orphans: &[&Orphan]) -> String {
     let mut text = "\
 # What `orphans` deleted. `kubectl create -f` on this file makes objects of these names and specs again.
-# It brings no data back: a PersistentVolumeClaim will be a new, empty volume. A LoadBalancer gets an address from its
-# pool, which may be another one than before.
+# It brings no data back: a PersistentVolumeClaim will be a new, empty volume, also one that was made from a snapshot or
+# from another volume. A LoadBalancer gets an address from its pool, which may be another one than before.
 "
     .to_owned();
     for orphan in orphans {
@@ -71,11 +75,12 @@ fn remade(orphan: &Orphan) -> Value {
     let mut notes = object["metadata"]["annotations"].clone();
     if orphan.kind == Kind::PersistentVolumeClaim {
         if let Some(spec) = spec.as_object_mut() {
-            // the volume is gone: a claim that names it would wait for ever
-            spec.remove("volumeName");
+            // the volume is gone, and the source may be: a claim that names one of these would wait for ever
+            spec.retain(|key, _| !["volumeName", "dataSource", "dataSourceRef"].contains(&key.as_str()));
         }
         if let Some(notes) = notes.as_object_mut() {
-            notes.retain(|key, _| !key.starts_with("pv.kubernetes.io/"));
+            // the new volume is in no machine
+            notes.retain(|key, _| !key.starts_with("pv.kubernetes.io/") && key != CSI_ATTACH);
         }
     }
     let (version, kind) = identity(orphan.kind);
@@ -97,23 +102,45 @@ pub struct Outcome {
     pub sentence: String,
 }
 
-/// Deletes each that `again`, a newer report, still calls an orphan of the same UID that may be deleted so.
-pub async fn delete(client: &Client, chosen: &[&Orphan], again: &Report) -> Vec<Outcome> {
-    let mut outcomes = Vec::new();
+/// What was chosen and is unchanged in `again`, a newer report that still calls it an orphan which may be deleted so; and
+/// what becomes of the rest.
+pub fn unchanged<'a>(chosen: &[&Orphan], again: &'a Report) -> (Vec<&'a Orphan>, Vec<Outcome>) {
+    let version = |orphan: &Orphan| {
+        let metadata = &orphan.object["metadata"];
+        (metadata["uid"].clone(), metadata["resourceVersion"].clone())
+    };
+    let (mut same, mut rest) = (Vec::new(), Vec::new());
     for orphan in chosen {
-        let title = format!("{} {}", orphan.kind.word(), orphan.name);
-        let uid = |orphan: &Orphan| orphan.object["metadata"]["uid"].clone();
         let is_same = |other: &&Orphan| {
-            (other.kind, &other.name, uid(other), other.delete)
-                == (orphan.kind, &orphan.name, uid(orphan), orphan.delete)
+            (other.kind, &other.name, other.delete, version(other))
+                == (orphan.kind, &orphan.name, orphan.delete, version(orphan))
         };
-        let outcome = match again.orphans.iter().find(is_same) {
-            None => Err("somebody may need it now, or it is another object".to_owned()),
-            Some(fresh) => request(client, fresh).await.map_err(|error| cut(&error_message(&error))),
-        };
-        outcomes.push(match outcome {
+        match again.orphans.iter().find(is_same) {
+            Some(fresh) => same.push(fresh),
+            None => rest.push(Outcome {
+                is_deleted: false,
+                sentence: format!(
+                    "{} {} stays: it has changed since it was shown, or somebody may need it now",
+                    orphan.kind.word(),
+                    orphan.name
+                ),
+            }),
+        }
+    }
+    (same, rest)
+}
+
+/// Deletes each, unless it has changed.
+pub async fn delete(client: &Client, orphans: &[&Orphan]) -> Vec<Outcome> {
+    let mut outcomes = Vec::new();
+    for orphan in orphans {
+        let title = format!("{} {}", orphan.kind.word(), orphan.name);
+        outcomes.push(match request(client, orphan).await {
             Ok(()) => Outcome { is_deleted: true, sentence: format!("{title} is deleted") },
-            Err(why) => Outcome { is_deleted: false, sentence: format!("{title} stays: {why}") },
+            Err(error) => {
+                let why = cut(&error_message(&error));
+                Outcome { is_deleted: false, sentence: format!("{title} stays: {why}") }
+            }
         });
     }
     outcomes

@@ -2,11 +2,15 @@
 
 use jiff::Timestamp;
 use kube::Client;
+use serde_json::Value;
 
 pub(super) use crate::doctor::read::VOLUMES;
-use crate::doctor::{
-    facts::{Cluster, Failed, Trouble},
-    read::{self, cluster},
+use crate::{
+    doctor::{
+        facts::{Cluster, Failed, Trouble},
+        read::{self, cluster},
+    },
+    explain::cut,
 };
 
 pub(super) fn claims(namespace: &str) -> String {
@@ -18,8 +22,10 @@ pub(super) fn pods(namespace: &str) -> String {
 }
 
 pub(super) fn snapshots(namespace: &str) -> String {
-    format!("/apis/snapshot.storage.k8s.io/v1/namespaces/{namespace}/volumesnapshots")
+    format!("/apis/snapshot.storage.k8s.io/v1/namespaces/{namespace}/{SNAPSHOTS}")
 }
+
+const SNAPSHOTS: &str = "volumesnapshots";
 
 /// Everything that is looked at.
 #[derive(Clone, Debug)]
@@ -27,9 +33,50 @@ pub struct Facts {
     pub now: Timestamp,
     /// The guest cluster's namespace in Harvester. Nothing of other namespaces is an orphan.
     pub namespace: String,
-    /// No answers where there is no kubeconfig of a guest cluster.
-    pub guest: Cluster,
+    /// Or why there is no kubeconfig of a guest cluster. One that cannot be read has answers, which are errors.
+    pub guest: Result<Cluster, String>,
     pub harvester: Cluster,
+}
+
+impl Facts {
+    pub(super) fn of_guest(&self, path: &str) -> Result<&[Value], String> {
+        self.guest.as_ref().map_err(Clone::clone).and_then(|guest| items(guest, path))
+    }
+
+    pub(super) fn of_harvester(&self, path: &str) -> Result<&[Value], String> {
+        items(&self.harvester, path)
+    }
+
+    /// Lists that are not known.
+    pub(super) fn not_read(&self) -> Vec<String> {
+        let of = |name: &'static str, cluster: &Cluster| -> Vec<String> {
+            let unread = cluster.answers.keys().filter_map(|path| items(cluster, path).err());
+            unread.map(|why| format!("{name}: {why}")).collect()
+        };
+        let guest = match &self.guest {
+            Ok(guest) => of("guest", guest),
+            Err(why) => vec![format!("guest: {}", cut(why))],
+        };
+        [guest, of("Harvester", &self.harvester)].concat()
+    }
+}
+
+/// A list that cannot be read may have anything in it. An answer 404 says nothing of a list: Rancher's proxy gives it for
+/// each path once it knows the cluster no more (harvester#53642). Only of snapshots, a kind that not every Harvester has,
+/// it means that there are none.
+fn items<'a>(cluster: &'a Cluster, path: &str) -> Result<&'a [Value], String> {
+    match cluster.answers.get(path) {
+        Some(Ok(list)) => {
+            list["items"].as_array().map(Vec::as_slice).ok_or_else(|| format!("{path} is no list"))
+        }
+        Some(Err(Failed { trouble: Trouble::NotFound, why }))
+            if path.ends_with(SNAPSHOTS) && !why.contains("clusters.management") =>
+        {
+            Ok(&[])
+        }
+        Some(Err(failed)) => Err(cut(&format!("GET {path} failed: {}", failed.why))),
+        None => Err(format!("GET {path} was not sent")),
+    }
 }
 
 /// Reads Harvester, then the guest cluster. `guest` may be missing, as for a cluster that is gone.
@@ -53,11 +100,8 @@ pub async fn read_both(
     harvester.answers.extend(pools.answers);
     let paths = [read::NODES, read::SERVICES, VOLUMES].map(str::to_owned).to_vec();
     let guest = match guest {
-        Ok(client) => cluster(client, paths).await,
-        Err(why) => {
-            let failed = Failed { trouble: Trouble::NoAnswer, why };
-            Cluster { answers: paths.into_iter().map(|path| (path, Err(failed.clone()))).collect() }
-        }
+        Ok(client) => Ok(cluster(client, paths).await),
+        Err(why) => Err(why),
     };
     Facts { now, namespace: namespace.to_owned(), guest, harvester }
 }

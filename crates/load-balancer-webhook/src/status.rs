@@ -6,6 +6,7 @@
 //! only where the mutator was bypassed.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use harvester_api::names;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
@@ -18,16 +19,16 @@ const MANAGER: &str = "harvester-load-balancer";
 
 /// The status that a LoadBalancer object gets when another user than its controller writes `object` over `old` (null:
 /// creates it). The controller owns all of it but for `address` of cluster objects, which their cloud controller
-/// manager writes: the allocated address, or with DHCP any.
+/// manager writes: the allocated address, or with DHCP any, but nothing that is no address.
 pub(crate) fn of_load_balancer(object: &Value, old: &Value) -> Value {
     let mut status = old["status"].clone();
     let asked = &object["status"]["address"];
     let allocated = &status["allocatedAddress"]["ip"];
+    let is_address = asked.as_str().is_some_and(|asked| asked.parse::<IpAddr>().is_ok());
+    let is_empty = asked.is_null() || asked == "";
     let admitted = old["spec"]["workloadType"] == "cluster"
         && !object["status"].is_null()
-        && (asked == allocated
-            || allocated == names::DHCP_ADDRESS
-            || asked.as_str().unwrap_or_default().is_empty());
+        && (asked == allocated || allocated == names::DHCP_ADDRESS && is_address || is_empty);
     if admitted && let Some(status) = status.as_object_mut() {
         match asked {
             Value::Null => status.remove("address"),
@@ -143,6 +144,10 @@ mod tests {
         lb("cluster", &json!({"address": "10.0.0.9"})), lb("cluster", &allocated("10.0.0.9", "")), allocated("10.0.0.9", "10.0.0.9"))]
     #[case::ccm_writes_another(lb("cluster", &allocated("10.0.0.9", "10.0.0.1")), lb("cluster", &allocated("10.0.0.9", "10.0.0.9")), allocated("10.0.0.9", "10.0.0.9"))]
     #[case::ccm_writes_a_lease(lb("cluster", &allocated("0.0.0.0", "10.0.0.77")), lb("cluster", &allocated("0.0.0.0", "")), allocated("0.0.0.0", "10.0.0.77"))]
+    #[case::ccm_clears_a_lease(lb("cluster", &allocated("0.0.0.0", "")), lb("cluster", &allocated("0.0.0.0", "10.0.0.77")), allocated("0.0.0.0", ""))]
+    // the controller keeps all objects in memory
+    #[case::lease_of_a_megabyte(lb("cluster", &allocated("0.0.0.0", &"x".repeat(1 << 20))), lb("cluster", &allocated("0.0.0.0", "10.0.0.77")), allocated("0.0.0.0", "10.0.0.77"))]
+    #[case::lease_that_is_no_text(lb("cluster", &json!({"address": [7]})), lb("cluster", &allocated("0.0.0.0", "10.0.0.77")), allocated("0.0.0.0", "10.0.0.77"))]
     #[case::ccm_clears(
         lb("cluster", &json!({"allocatedAddress": {"ip": "10.0.0.9"}})), lb("cluster", &json!({"allocatedAddress": {"ip": "10.0.0.9"}, "address": "10.0.0.9"})),
         json!({"allocatedAddress": {"ip": "10.0.0.9"}}))]

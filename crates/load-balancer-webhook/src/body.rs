@@ -74,7 +74,7 @@ impl Budget {
         Self { shares: Arc::new(Semaphore::new(BUDGET)), out_of_turn: Arc::new(Semaphore::new(1)) }
     }
 
-    /// Reads a whole body of at most `largest` bytes, a multiple of [`LARGEST`] that is no more than a peer's part.
+    /// Reads a whole body of at most `largest` bytes, and of no more than its head announces.
     ///
     /// # Errors
     /// The body is too large, or does not arrive in time, or breaks off.
@@ -90,6 +90,8 @@ impl Budget {
         if announced.is_some_and(|length: usize| length > largest) {
             return Err(TOO_LARGE);
         }
+        // what an API server asks to convert is one object, and seldom a large body
+        let largest = announced.unwrap_or(largest);
         timeout(BODY_WITHIN, self.collect(peer, body, largest)).await.unwrap_or(Err(TOO_SLOW))
     }
 
@@ -103,7 +105,8 @@ impl Budget {
                 return Err(TOO_LARGE);
             }
             if length > FREE && shares.is_empty() {
-                // one of a list counts for as many as it may be
+                // one of a list counts for as many as it may be, and waits for all at once: two lists that had some each
+                // would wait for each other
                 let count = u32::try_from(largest.div_ceil(LARGEST)).unwrap_or(u32::MAX);
                 let large = peer.large_bodies.clone().acquire_many_owned(count).await;
                 shares.push(large.expect("nothing closes this semaphore"));
@@ -201,8 +204,23 @@ mod tests {
         tokio::spawn(async move { budget.read(peer, &HeaderMap::new(), body, LARGEST).await })
     }
 
+    fn announcing(bytes: usize) -> HeaderMap {
+        [(header::CONTENT_LENGTH, bytes.into())].into_iter().collect()
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn a_large_list_takes_the_whole_part_of_its_peer() {
+    async fn one_object_to_convert_leaves_room_for_large_reviews_of_its_peer() {
+        let (budget, peer) = (leak(), peer());
+        let mut held = Vec::new();
+        for (bytes, left) in [(FREE + 1, 3), (LARGEST, 2), (LARGEST + 1, 0)] {
+            let body = Body::from(vec![b'x'; bytes]);
+            held.push(budget.read(peer, &announcing(bytes), body, LARGEST_LIST).await.unwrap());
+            assert_eq!(peer.large_bodies.available_permits(), left, "{bytes}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_does_not_say_how_large_it_is_takes_the_whole_part_of_its_peer() {
         let (budget, peer) = (leak(), peer());
         let held = budget.read(peer, &HeaderMap::new(), large(), LARGEST_LIST).await.unwrap();
         assert_eq!(peer.large_bodies.available_permits(), 0);

@@ -10,6 +10,7 @@ mod handler;
 mod review;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 use std::sync::Arc;
 
 use harvester_api::annotations::V1BETA1 as KEPT;
@@ -55,7 +56,10 @@ pub(crate) fn machines(vmis: &[Arc<VirtualMachineInstance>]) -> Machines<'_> {
             continue;
         };
         for interface in vmi.status.iter().flat_map(|status| &status.interfaces) {
-            machines.entry((namespace, interface.ip_address.as_str())).or_default().insert(name);
+            let addresses = iter::once(&interface.ip_address).chain(&interface.ip_addresses);
+            for address in addresses.filter(|address| !address.is_empty()) {
+                machines.entry((namespace, address.as_str())).or_default().insert(name);
+            }
         }
     }
     machines
@@ -219,7 +223,9 @@ fn take_kept(object: &mut Value) -> Option<(Value, Value)> {
     if annotations.is_empty() {
         set(metadata, "annotations", None);
     }
-    let kept: Value = serde_json::from_str(text.as_str()?).ok()?;
+    // a longer one was not made here, and what it says may take much memory
+    let text = text.as_str().filter(|text| text.len() <= KEPT_MAX)?;
+    let kept: Value = serde_json::from_str(text).ok()?;
     let same_object = metadata["uid"].is_string() && kept["uid"] == metadata["uid"];
     // an update is converted after its generation was counted up
     let (then, now) = (kept["generation"].as_i64()?, metadata["generation"].as_i64()?);

@@ -65,8 +65,9 @@ const SCOPES: Limit = Limit { field: "spec.selector.scope", count: |size| size.s
 /// Every release of an address counts the quotas.
 const QUOTA: Limit = Limit { field: "spec.quota", count: |size| size.quotas, ..RANGES };
 
-/// Fields and list entries of a whole review. Its two objects have about one in 32 bytes, and at most 1.5 MiB each.
-const VALUES_OF_REVIEW: usize = 200_000;
+/// Fields and list entries of a whole review, and of an object that is converted. The two objects of a review have about one
+/// in 32 bytes, and at most 1.5 MiB each.
+pub(crate) const VALUES_OF_REVIEW: usize = 200_000;
 /// A review with more fields and list entries takes two turns, and so on.
 const VALUES_OF_TURN: usize = 20_000;
 /// Bytes of a text that every answer repeats whole. A UID of Kubernetes has 36.
@@ -92,6 +93,16 @@ pub(crate) struct Size {
     values: usize,
     /// Bytes of texts and of the names of fields, but for those of the status and of managedFields.
     bytes: usize,
+}
+
+impl Weight {
+    /// Of a review that has so much of what takes memory, of which each turn has its part.
+    pub(crate) fn of(amount: usize, part: usize) -> Self {
+        match u32::try_from(1 + amount / part) {
+            Ok(turns @ ..=TURNS_OF_PEER) => Self::Turns(turns),
+            _ => Self::Heavy,
+        }
+    }
 }
 
 impl Limit {
@@ -179,10 +190,7 @@ impl<'a> Outline<'a> {
 
     /// What the review counts for among those that are decided at once, by the memory that it takes.
     pub(crate) fn weight(&self) -> Weight {
-        match u32::try_from(1 + self.values / VALUES_OF_TURN) {
-            Ok(turns @ ..=TURNS_OF_PEER) => Weight::Turns(turns),
-            _ => Weight::Heavy,
-        }
+        Weight::of(self.values, VALUES_OF_TURN)
     }
 
     /// The answer to a review over the limits. The load balancer's controller may write a status of any size, since
@@ -227,6 +235,14 @@ impl<'a> Outline<'a> {
         response.uid = uid.clone().into_owned();
         Some(deny(response, Reason::Invalid, message))
     }
+}
+
+/// The fields and list entries of a text of JSON, at any depth, without keeping any of it.
+///
+/// # Errors
+/// It is no JSON.
+pub(crate) fn values(json: &str) -> serde_json::Result<usize> {
+    serde_json::from_str(json).map(|size: Size| size.values)
 }
 
 impl<'de> Deserialize<'de> for Size {

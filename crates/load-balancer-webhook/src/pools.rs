@@ -5,7 +5,7 @@
 //! a few are under way at once and the reviews that come meanwhile share the next one.
 //!
 //! Conversion is another matter: an API server that lists a thousand objects sends a thousand reviews, one after the other.
-//! They share a list for a moment.
+//! They share a list for a moment, and so do load balancers that name a pool, which the load balancer judges again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 /// A second list starts where the first hangs.
 const LISTS_AT_ONCE: usize = 2;
-/// How long a list serves the reviews of conversion that come after it.
+/// How long a list serves the reviews of load balancers that come after it.
 const KEPT_FOR: Duration = Duration::from_secs(1);
 
 type Answer = Result<Arc<[IPPool]>, Arc<kube::Error>>;

@@ -20,8 +20,11 @@ use crate::pools::Pools;
 use crate::review::{Faults, Kind, Reason, Write};
 use crate::{Policy, ip_pool, load_balancer};
 
-/// Interfaces of a VM whose addresses are kept, and the bytes of an address.
-const INTERFACES: usize = 32;
+/// Objects in one page of a list. Little of them is kept, but a tenant can make a VM of a megabyte.
+const AT_ONCE: u32 = 50;
+/// Networks of a VM, and addresses of all its interfaces, that are kept; the bytes of an address.
+const NETWORKS: usize = 32;
+const ADDRESSES: usize = 128;
 const ADDRESS: usize = 64;
 /// How long the start waits for the list of virtual machines: without KubeVirt there never is one.
 const VMS_WITHIN: Duration = Duration::from_secs(10);
@@ -37,6 +40,11 @@ pub(crate) enum Unseen {
          yet: try again; if it stays so the log of the webhook says why"
     )]
     VmsNotListed,
+    #[error(
+        "the running virtual machines, by which the backends of an object of v1alpha1 are found, are not listed yet: try \
+         again; if it stays so the log of the webhook says why"
+    )]
+    VmisNotListed,
 }
 
 /// Code and message of a refusal.
@@ -57,7 +65,7 @@ pub(crate) struct Reviewer {
 impl Reviewer {
     /// Starts the caches and waits for them.
     pub(crate) async fn start(tasks: &TaskGroup, client: Client, policy: Policy) -> Self {
-        let config = watcher::Config::default();
+        let config = watcher::Config::default().page_size(AT_ONCE);
         let reviewer = Self {
             namespaces: Cache::start_trimmed(tasks, Api::all(client.clone()), config.clone(), trim_namespace),
             vms: Cache::start_trimmed(tasks, Api::all(client.clone()), config.clone(), trim_vm),
@@ -75,8 +83,8 @@ impl Reviewer {
         if tokio::time::timeout(VMS_WITHIN, vms).await.is_err() {
             tracing::warn!(
                 "cannot list virtual machines: load balancers of guest clusters get no network annotation, the removal \
-                 of a guest cluster is not noticed, and with --enforce-named-pool-scope no new claim of a network or guest \
-                 cluster is admitted"
+                 of a guest cluster is not noticed, no object of v1alpha1 that has backends is converted, and with \
+                 --enforce-named-pool-scope no new claim of a network or guest cluster is admitted"
             );
         }
         reviewer
@@ -91,9 +99,10 @@ impl Reviewer {
         self.recorded.recent().await.map_err(|source| Unseen::Read { what: "IPPools", source })
     }
 
-    /// The running VMs with their addresses.
-    pub(crate) fn vmis(&self) -> Vec<Arc<VirtualMachineInstance>> {
-        self.vmis.list()
+    /// The running VMs with their addresses. An object that were converted by half of them would be stored with half of
+    /// its backends.
+    pub(crate) fn vmis(&self) -> Result<Vec<Arc<VirtualMachineInstance>>, Unseen> {
+        if self.vmis.is_ready() { Ok(self.vmis.list()) } else { Err(Unseen::VmisNotListed) }
     }
 
     /// Why a write is refused; nothing where it is admitted.
@@ -149,7 +158,8 @@ impl Reviewer {
         }
         let namespace = self.namespace(&write.namespace).await?;
         let pools = if claims::names_pool(write) {
-            self.pools.list().await.map_err(|source| Unseen::Read { what: "IPPools", source })?
+            // one that was made or changed this moment is judged by the load balancer
+            self.pools.recent().await.map_err(|source| Unseen::Read { what: "IPPools", source })?
         } else {
             Arc::default()
         };
@@ -220,17 +230,21 @@ fn trim_vm(vm: &mut VirtualMachine) {
 fn trim_vmi(vmi: &mut VirtualMachineInstance) {
     trim_metadata(&mut vmi.metadata, &[labels::CREATOR, labels::GUEST_CLUSTER], &[]);
     vmi.spec.networks.retain(|network| network.multus.is_some());
-    vmi.spec.networks.truncate(INTERFACES);
+    vmi.spec.networks.truncate(NETWORKS);
     vmi.spec.rest = Default::default();
-    // what a guest agent says may be as long as it likes
-    let interfaces = vmi.status.take().into_iter().flat_map(|status| status.interfaces);
-    let address = |interface: VmInterface| interface.ip_address;
-    let interfaces = interfaces.map(address).filter(|address| (1..=ADDRESS).contains(&address.len()));
-    let interfaces = interfaces
-        .take(INTERFACES)
-        .map(|ip_address| VmInterface { ip_address, ..VmInterface::default() })
-        .collect();
-    vmi.status = Some(VirtualMachineInstanceStatus { interfaces, ..Default::default() });
+    // what a guest agent says may be as long as it likes; the first address of each interface counts most
+    let interfaces = vmi.status.take().unwrap_or_default().interfaces;
+    let (first, others): (Vec<_>, Vec<_>) =
+        interfaces.into_iter().map(|interface| (interface.ip_address, interface.ip_addresses)).unzip();
+    let mut addresses: Vec<String> = Vec::new();
+    for address in first.into_iter().chain(others.into_iter().flatten()) {
+        let is_one = (1..=ADDRESS).contains(&address.len());
+        if is_one && addresses.len() < ADDRESSES && !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    let all = VmInterface { ip_addresses: addresses, ..VmInterface::default() };
+    vmi.status = Some(VirtualMachineInstanceStatus { interfaces: vec![all], ..Default::default() });
 }
 
 /// Keeps of what users write only what a rule reads: a tenant can put 256 KiB of annotations on each of their objects.
@@ -246,6 +260,11 @@ fn trim_metadata(metadata: &mut ObjectMeta, labels: &[&str], annotations: &[&str
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::sync::Mutex;
+
+    use axum::body::Body;
+    use axum::http::{Request, Response};
     use serde::{Serialize, de::DeserializeOwned};
     use serde_json::{Value, json};
 
@@ -284,5 +303,60 @@ mod tests {
         let namespace = trimmed("Namespace", &json!({}), trim_namespace);
         assert_eq!(namespace["metadata"]["labels"], json!({}));
         assert_eq!(namespace["metadata"]["annotations"], json!({"field.cattle.io/projectId": "p"}));
+    }
+
+    #[test]
+    fn of_a_running_vm_a_bounded_number_of_addresses_is_kept_and_the_first_of_each_interface_before_others() {
+        let of = |first: &str, others: Vec<String>| VmInterface {
+            ip_address: first.to_owned(),
+            ip_addresses: others,
+            ..VmInterface::default()
+        };
+        let many = (0..1_000).map(|n| format!("10.1.{}.{}", n / 250, n % 250)).collect();
+        let interfaces = vec![
+            of("10.0.0.1", many),
+            of("", vec!["x".repeat(1_000)]),
+            of("10.0.0.2", vec!["10.0.0.1".to_owned()]),
+        ];
+        let vmi = json!({"metadata": {"name": "a"}, "spec": {}, "status": {"interfaces": interfaces}});
+        let mut vmi: VirtualMachineInstance = serde_json::from_value(vmi).unwrap();
+        trim_vmi(&mut vmi);
+        let kept: Vec<_> =
+            vmi.status.unwrap().interfaces.into_iter().flat_map(|interface| interface.ip_addresses).collect();
+        assert_eq!(kept.len(), ADDRESSES);
+        assert_eq!(kept[..3], ["10.0.0.1", "10.0.0.2", "10.1.0.0"]);
+    }
+
+    #[tokio::test]
+    async fn what_tenants_make_is_listed_in_small_pages() {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let of_service = asked.clone();
+        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+            let uri = request.uri().to_string();
+            let is_watch = uri.contains("watch=");
+            if !is_watch {
+                of_service.lock().unwrap().push(uri);
+            }
+            async move {
+                if is_watch {
+                    std::future::pending::<()>().await;
+                }
+                let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "1"}, "items": []});
+                Ok::<_, Infallible>(Response::new(Body::from(list.to_string())))
+            }
+        });
+        let tasks = TaskGroup::new();
+        Reviewer::start(&tasks, Client::new(service, "default"), Policy::default()).await;
+        let mut asked = asked.lock().unwrap().clone();
+        asked.sort();
+        let kinds: Vec<_> = asked
+            .iter()
+            .filter_map(|uri| uri.split(['/', '?']).find(|part| part.ends_with('s') && *part != "apis"))
+            .collect();
+        assert_eq!(kinds, ["namespaces", "virtualmachineinstances", "virtualmachines"]);
+        for uri in &asked {
+            assert!(uri.split(['?', '&']).any(|part| part == "limit=50"), "{uri}");
+        }
+        tasks.end().await;
     }
 }

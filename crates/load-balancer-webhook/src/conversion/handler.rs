@@ -11,22 +11,28 @@ use crate::limits::Weight;
 use crate::peers::Peer;
 use crate::server::{Server, cannot_decide, turns};
 
-/// A list of load balancers that has more bytes is heavy.
-const HEAVY_LIST: usize = 1 << 20;
+/// A review that has more bytes takes two turns, and so on. API servers ask for one object at a time, and an ordinary one
+/// has less; two bytes are a value, which takes sixteen times as much memory.
+const BYTES_OF_TURN: usize = 64 << 10;
 
 /// The answer to a review of conversion.
 pub(crate) async fn converted(server: &Server, peer: &Peer, body: Vec<u8>, until: Instant) -> Response {
-    let needs = match Review::read(&body) {
-        Ok(review) => review.needs(),
-        Err((uid, why)) => {
-            tracing::warn!(why, "refused a request that is no review of conversion");
-            return json_text(refusal(&uid, &why));
-        }
-    };
-    let weight = if body.len() > HEAVY_LIST { Weight::Heavy } else { Weight::Turns(1) };
+    let weight = Weight::of(body.len(), BYTES_OF_TURN);
     let Ok(_turns) = timeout_at(until, turns(server, peer, weight)).await else {
         tracing::warn!(peer = %peer.address, "a review of conversion waited too long for its turn");
         return cannot_decide("too many reviews are waiting, of this peer or of all: try again");
+    };
+    let look = move || {
+        let needs = Review::read(&body).and_then(|review| review.needs());
+        (body, needs)
+    };
+    let (body, needs) = match apart(look).await {
+        Ok((body, Ok(needs))) => (body, needs),
+        Ok((_, Err((uid, why)))) => {
+            tracing::warn!(why, "refused a review of conversion");
+            return json_text(refusal(&uid, &why));
+        }
+        Err(bug) => return bug,
     };
     let pools = match needs {
         Needs { pools: false, .. } => Arc::default(),
@@ -36,20 +42,29 @@ pub(crate) async fn converted(server: &Server, peer: &Peer, body: Vec<u8>, until
             Err(_) => return cannot_decide("the API server has not answered in time what pools there are"),
         },
     };
-    let vmis = if needs.machines { server.reviewer.vmis() } else { Vec::new() };
-    // a list of thousands takes a while, and a bug in it must not take the connection down
-    let answer = tokio::task::spawn_blocking(move || {
+    let vmis = match needs {
+        Needs { machines: false, .. } => Vec::new(),
+        Needs { machines: true, .. } => match server.reviewer.vmis() {
+            Ok(vmis) => vmis,
+            Err(error) => return cannot_decide(&error.to_string()),
+        },
+    };
+    let convert = move || {
         let known = Known { pools: &pools, machines: machines(&vmis) };
-        let review = Review::read(&body).expect("it was read before");
-        answer(&review, &known)
-    });
-    match answer.await {
-        Ok(answer) => json_text(answer),
-        Err(error) => {
-            tracing::error!(%error, "a conversion panicked");
-            (StatusCode::INTERNAL_SERVER_ERROR, "the conversion has a bug").into_response()
+        match Review::read(&body) {
+            Ok(review) => answer(&review, &known),
+            Err((uid, why)) => refusal(&uid, &why),
         }
-    }
+    };
+    apart(convert).await.map_or_else(|bug| bug, json_text)
+}
+
+/// Does what takes a while for a list of thousands, and where a bug must not take the connection down.
+async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Response> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| {
+        tracing::error!(%error, "a conversion panicked");
+        (StatusCode::INTERNAL_SERVER_ERROR, "the conversion has a bug").into_response()
+    })
 }
 
 fn json_text(text: String) -> Response {

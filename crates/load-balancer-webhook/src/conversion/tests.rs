@@ -193,11 +193,16 @@ fn review(to: &str, objects: &Value) -> Value {
     let review = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview",
         "request": {"uid": "r-1", "desiredAPIVersion": to, "objects": objects}})
     .to_string();
-    let answer = match Review::read(review.as_bytes()) {
+    serde_json::from_str(&answered(review.as_bytes())).unwrap()
+}
+
+/// The answer where nothing is known of the cluster.
+fn answered(review: &[u8]) -> String {
+    let read = Review::read(review).and_then(|review| review.needs().map(|_| review));
+    match read {
         Ok(review) => answer(&review, &Known::default()),
         Err((uid, why)) => refusal(&uid, &why),
-    };
-    serde_json::from_str(&answer).unwrap()
+    }
 }
 
 #[test]
@@ -256,7 +261,106 @@ fn the_cluster_is_asked_only_for_what_an_object_needs(
     #[case] machines: bool,
 ) {
     let review = json!({"request": {"uid": "r", "desiredAPIVersion": to, "objects": [object]}}).to_string();
-    assert_eq!(Review::read(review.as_bytes()).unwrap().needs(), Needs { pools, machines });
+    assert_eq!(Review::read(review.as_bytes()).unwrap().needs(), Ok(Needs { pools, machines }));
+}
+
+// everybody in the cluster's network can send a review
+#[rstest]
+#[case::objects(json!(vec![0; 200_000]), "200000 objects are asked for, at most 50000 are converted at once")]
+#[case::values(json!([of_values(200_000)]), "team-a/web has 200012 fields and list entries, at most 200000 are converted")]
+#[case::length(json!([object(ALPHA, &json!({"spec": {"description": "x".repeat(5 << 20)}}))]),
+    "team-a/web has 5243056 bytes, at most 4194304 are converted")]
+#[case::no_object(json!([vec![0; 300_000]]), "an object has 300000 fields")]
+fn what_would_take_more_memory_than_real_objects_is_refused(
+    #[values(ALPHA, BETA)] to: &str,
+    #[case] objects: Value,
+    #[case] part: &str,
+) {
+    let answer = review(to, &objects);
+    let message = answer["response"]["result"]["message"].as_str().unwrap();
+    assert_eq!(answer["response"]["uid"], "r-1");
+    assert!(message.contains(part), "{message}");
+}
+
+// the zeros would be in memory before the depth is seen
+#[test]
+fn an_object_that_is_too_deep_to_be_read_is_refused_before_anything_is_built_of_it() {
+    let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+    let object = format!("{{\"a\": [0{}], \"b\": {deep}}}", ",0".repeat(300_000));
+    let body = format!(
+        "{{\"request\": {{\"uid\": \"u\", \"desiredAPIVersion\": \"{BETA}\", \"objects\": [{object}]}}}}"
+    );
+    let (uid, why) = Review::read(body.as_bytes()).unwrap().needs().unwrap_err();
+    assert!(uid == "u" && why.contains("no JSON that can be read: recursion limit"), "{why}");
+}
+
+/// An object of the former version with an annotation of ours, and so many zeros.
+fn of_values(zeros: usize) -> Value {
+    let mut alpha = convert(beta(), ALPHA, &Known::default());
+    alpha["spec"] = json!({"more": vec![0; zeros]});
+    alpha["status"] = Value::Null;
+    alpha
+}
+
+#[rstest]
+#[case::uid("uid", "request.uid")]
+#[case::version("desiredAPIVersion", "objects are converted to")]
+#[case::objects("objects", "the body is no ConversionReview: invalid type: string")]
+#[case::object_of_another_kind("kind", "is not converted here")]
+fn a_long_text_of_a_peer_is_not_repeated(#[case] field: &str, #[case] part: &str) {
+    let mut request =
+        json!({"uid": "u", "desiredAPIVersion": BETA, "objects": [{"kind": "x".repeat(100_000)}]});
+    if field != "kind" {
+        request[field] = "x".repeat(100_000).into();
+    }
+    let answer = answered(json!({"request": request}).to_string().as_bytes());
+    assert!(answer.len() < 3_000, "{} bytes", answer.len());
+    assert!(answer.contains(part), "{answer}");
+}
+
+#[test]
+fn an_annotation_longer_than_any_of_ours_is_not_read() {
+    let mut alpha = convert(beta(), ALPHA, &Known::default());
+    let kept = alpha["metadata"]["annotations"][KEPT].as_str().unwrap();
+    let padded = |length: usize| format!("{kept}{}", " ".repeat(length - kept.len()));
+    let [longest, longer] = [KEPT_MAX, KEPT_MAX + 1].map(padded);
+    alpha["metadata"]["annotations"][KEPT] = longest.into();
+    assert_eq!(convert(alpha.clone(), BETA, &Known::default())["spec"]["ipPool"], "lab");
+    alpha["metadata"]["annotations"][KEPT] = longer.into();
+    assert_eq!(convert(alpha, BETA, &Known::default())["spec"].get("ipPool"), None);
+}
+
+#[test]
+fn an_answer_takes_no_more_memory_than_the_largest_review() {
+    // each quotation mark is four bytes in the annotation
+    let mut object = beta();
+    object["spec"]["description"] = "\"".repeat(60_000).into();
+    let message = review(ALPHA, &vec![object; 100].into())["response"]["result"]["message"].take();
+    assert!(message.as_str().unwrap().contains("ask for fewer at once"), "{message}");
+}
+
+#[test]
+fn a_thousand_objects_with_everything_in_them_are_converted_and_come_back() {
+    let mut full = beta();
+    let listener = |n: u32| json!({"name": format!("l{n}"), "port": n, "protocol": "TCP", "backendPort": n});
+    full["spec"]["listeners"] =
+        (1..=harvester_api::load_balancer::MAX_LISTENERS as u32).map(listener).collect();
+    full["status"]["backendServers"] = (0..500).map(|n| format!("10.0.{}.{}", n / 250, n % 250)).collect();
+    let objects = Value::from(vec![full; 1_000]);
+    let mut alpha = review(ALPHA, &objects)["response"].take();
+    assert_eq!(alpha["result"]["status"], "Success", "{}", alpha["result"]);
+    let beta = review(BETA, &alpha["convertedObjects"].take())["response"].take();
+    assert!(beta["convertedObjects"] == objects, "{}", beta["result"]);
+}
+
+// a guest agent reports the addresses of an interface in any order
+#[test]
+fn a_vm_is_found_by_each_of_its_addresses() {
+    let vmi = json!({"metadata": {"name": "vm-1", "namespace": "team-a"}, "spec": {}, "status": {"interfaces": [
+        {"ipAddress": "", "ipAddresses": ["fd00::1", "10.0.0.1"]}, {"ipAddress": "10.0.0.2"}]}});
+    let vmis = [Arc::new(serde_json::from_value(vmi).unwrap())];
+    let found: Vec<_> = machines(&vmis).into_keys().collect();
+    assert_eq!(found, ["10.0.0.1", "10.0.0.2", "fd00::1"].map(|address| ("team-a", address)));
 }
 
 /// Anything that could stand in the place of a field.

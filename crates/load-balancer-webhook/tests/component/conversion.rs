@@ -256,6 +256,30 @@ test_cluster::component_tests! {
         unregister(&cluster).await;
     }
 
+    #[simulated_only("the API server fails on purpose")]
+    async fn an_object_is_not_converted_without_its_backends_while_virtual_machines_are_not_listed(cluster: TestCluster) {
+        let tasks = TaskGroup::new();
+        let server = cluster.harvester.simulated().unwrap();
+        let mut rule = Rule::new(Answer::Code(500));
+        let webhook = User::Webhook.account(Side::Harvester, cluster.guest_cluster()).name.clone();
+        (rule.user, rule.resource) = (Some(webhook), Some("virtualmachineinstances".to_owned()));
+        server.faults().add(rule);
+        reachable(&cluster, &tasks, WRITER).await;
+        let with_backends = of_alpha("old", &json!({"ipam": "dhcp", "listeners": http(), "backendServers": ["10.0.0.1"]}));
+        let create = async |object| former(&cluster).create(&PostParams::default(), object).await;
+        let (code, message) = refusal(create(&with_backends).await);
+        assert_eq!(code, 500);
+        assert!(message.contains("are not listed yet: try again"), "{message}");
+        // one that needs none goes on
+        let without = of_alpha("new", &json!({"ipam": "dhcp", "listeners": http()}));
+        create(&without).await.unwrap();
+        server.faults().clear();
+        cluster.advance(Duration::from_mins(1)).await;
+        create(&with_backends).await.unwrap();
+        tasks.end().await;
+        unregister(&cluster).await;
+    }
+
     #[simulated_only("the API server fails on purpose, and time goes by")]
     async fn a_configuration_that_may_not_be_written_keeps_no_other_from_it_and_is_tried_rarely(cluster: TestCluster) {
         let tasks = TaskGroup::new();
@@ -330,7 +354,10 @@ async fn a_review_of_ten_megabytes_is_answered_and_a_hostile_one_is_refused_with
     for (objects, part) in [
         (json!([web(&http()), pod]), "kind \"Pod\""),
         (json!([7]), "not converted"),
-        (json!(["x".repeat(10 << 20)]), "not converted"),
+        (json!(["x".repeat(10 << 20)]), "at most 4194304 are converted"),
+        (json!(vec![0; 10 << 20]), "10485760 objects are asked for"),
+        (json!([vec![0; 10 << 20]]), "bytes"),
+        (json!([vec![0; 1 << 20]]), "1048576 fields and list entries"),
     ] {
         let (code, text) = ask(&client, "conversion", review(objects).to_string()).await;
         assert!(code == 200 && text.len() < 500 && text.contains("Failure"), "{code} {}", text.len());

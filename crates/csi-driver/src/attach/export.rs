@@ -338,8 +338,10 @@ enum Leaves {
 }
 
 fn left(own: Option<&str>, clusters: &BTreeSet<String>, label: Option<&str>) -> Leaves {
-    // a cluster without a name cannot tell
-    let Some(own) = own else { return Leaves::Off };
+    let Some(own) = own else {
+        // a cluster without a name names nobody either
+        return if clusters.is_empty() { Leaves::Off } else { Leaves::Nothing };
+    };
     let mut rest = clusters.clone();
     match rest.remove(own) {
         true if rest.is_empty() => Leaves::Off,
@@ -419,6 +421,7 @@ mod tests {
         #[case] expected: Leaves,
     ) {
         assert_eq!(left(Some("demo"), &names(clusters), label), expected);
-        assert_eq!(left(None, &names(clusters), label), Leaves::Off, "without a name nothing can be told");
+        let nameless = if clusters.is_empty() { Leaves::Off } else { Leaves::Nothing };
+        assert_eq!(left(None, &names(clusters), label), nameless);
     }
 }

@@ -50,7 +50,9 @@ impl InFlight {
     /// ABORTED while another call for it, or for a part of it, is under way.
     pub fn begin(&self, object: &str) -> Result<Call, Refusal> {
         match self.objects().entry(object.to_owned()) {
-            Entry::Vacant(entry) => drop(entry.insert(Holding::Whole)),
+            Entry::Vacant(entry) => {
+                entry.insert(Holding::Whole);
+            }
             Entry::Occupied(_) => return Err(under_way(object)),
         }
         Ok(Call { calls: self.clone(), object: object.to_owned(), part: None })

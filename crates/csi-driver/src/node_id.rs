@@ -335,16 +335,17 @@ async fn all(host: &Host) -> Asked<Vec<Machine>> {
 }
 
 fn tell(found: &NodeId, name: &watch::Sender<Option<String>>, check: Option<&Check>) {
-    match found {
-        NodeId::Settled { name: known, .. } | NodeId::Noted { name: known, .. } => {
-            name.send_if_modified(|current| {
-                let differs = current.as_ref() != Some(known);
-                *current = Some(known.clone());
-                differs
-            });
-            check.inspect(|check| check.pass());
-        }
-        NodeId::Unknown { why } => drop(check.inspect(|check| check.fail(why.clone()))),
+    if let Some(known) = found.name() {
+        name.send_if_modified(|current| {
+            let differs = current.as_deref() != Some(known);
+            *current = Some(known.to_owned());
+            differs
+        });
+    }
+    match (check, found) {
+        (None, _) => {}
+        (Some(check), NodeId::Unknown { why }) => check.fail(why.clone()),
+        (Some(check), NodeId::Settled { .. } | NodeId::Noted { .. }) => check.pass(),
     }
 }
 

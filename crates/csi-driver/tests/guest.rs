@@ -2,7 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use cloud_config::{CloudConfig, Followed, Options, places, proxy::Environment};
 use credential_rotation::{RotationMetrics, SecretName, life::Life, token};
@@ -24,7 +31,7 @@ use k8s_openapi::api::{
 };
 use kube::Client;
 use program::{Clock, TaskGroup, health::Health, pod::OwnPod};
-use serde_json::Value;
+use serde_json::{Value, json};
 use test_cluster::{TestCluster, User, component_tests};
 use tokio::sync::watch;
 
@@ -258,6 +265,50 @@ async fn hears(cluster: &TestCluster, process: Process<'_>, reason: &str) {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     panic!("{reason} is not among {found:?}");
+}
+
+/// A host that shows the machine from the second list on, and nothing else; also a guest cluster that knows nothing.
+fn late_host() -> Client {
+    let lists = Arc::new(AtomicUsize::new(0));
+    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+        let is_list = request.uri().path().ends_with("/virtualmachineinstances");
+        let is_first = is_list && lists.fetch_add(1, Ordering::Relaxed) == 0;
+        async move {
+            let machine = json!({"metadata": {"name": "vm-1"}, "spec": {"networks": [{"name": "nic-0"}]},
+                "status": {"interfaces": [{"name": "nic-0", "mac": "52:54:00:00:00:01"}]}});
+            let items = if is_first { vec![] } else { vec![machine] };
+            let (code, body) = if is_list {
+                let list = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceList",
+                    "metadata": {}, "items": items});
+                (200, list)
+            } else {
+                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404,
+                    "reason": "NotFound", "message": "not found"});
+                (404, status)
+            };
+            let body = kube::client::Body::from(body.to_string().into_bytes());
+            http::Response::builder().status(code).body(body)
+        }
+    });
+    Client::new(service, "team-a")
+}
+
+// whose volumes are this cluster's follows from the machine
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_the_host_does_not_show_yet_is_asked_about_until_it_does() {
+    let folder = tempfile::tempdir().unwrap();
+    interface(folder.path(), "52:54:00:00:00:01");
+    let client = late_host();
+    let (_reached, host) = watch::channel(Ok(Host::new(client.clone(), "team-a")));
+    let (node, interfaces) = ("node-a".to_owned(), folder.path().to_owned());
+    let finder = Finder { node, guest: Guest::new(client), host, interfaces };
+    let ((name, mut told), (confirms, mut confirmed)) = (watch::channel(None), watch::channel(None));
+    let finding = tokio::spawn(finder.find(name, confirms, None));
+    told.wait_for(|name| name.as_deref() == Some("node-a")).await.unwrap();
+    assert_eq!(*confirmed.borrow(), None);
+    confirmed.wait_for(|name| name.as_deref() == Some("vm-1")).await.unwrap();
+    finding.await.unwrap();
+    assert_eq!(told.borrow().as_deref(), Some("vm-1"));
 }
 
 component_tests! {

@@ -27,7 +27,7 @@ pub(crate) struct Options {
     /// Where the packages will be downloaded from; without it the index names them beside itself.
     #[arg(long)]
     url: Option<String>,
-    /// Put before every image of the list, with a slash.
+    /// The registry that has our images: the default of the packages, and put before every image of the list.
     #[arg(long)]
     registry: Option<String>,
 }
@@ -46,8 +46,14 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     }
     fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
     let mut images = BTreeSet::new();
+    let sources = workspace::target().join("charts-sources");
     for chart in charts()? {
-        let name = chart.file_name().unwrap_or_default().display();
+        let name = chart.file_name().unwrap_or_default();
+        let chart = match &options.registry {
+            Some(registry) => from_registry(&chart, &sources.join(name), registry)?,
+            None => chart.clone(),
+        };
+        let name = name.display();
         let arguments =
             [OsStr::new("package"), chart.as_os_str(), OsStr::new("--destination"), folder.as_os_str()];
         if !step::run(&format!("package {name}"), Command::new(&helm).args(arguments))?.succeeded {
@@ -79,6 +85,47 @@ fn charts() -> Result<Vec<PathBuf>> {
     Ok(charts)
 }
 
+/// A copy of a chart at `to` whose defaults ask this registry for our images.
+fn from_registry(chart: &Path, to: &Path, registry: &str) -> Result<PathBuf> {
+    if to.exists() {
+        fs::remove_dir_all(to).with_context(|| format!("remove {}", to.display()))?;
+    }
+    copy(chart, to)?;
+    // helm shows templates the second one
+    for file in ["values.yaml", "files/values.yaml"].map(|file| to.join(file)) {
+        let values = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+        fs::write(&file, with_registry(&values, registry))
+            .with_context(|| format!("write {}", file.display()))?;
+    }
+    Ok(to.to_owned())
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("make {}", to.display()))?;
+    for entry in fs::read_dir(from).with_context(|| format!("read {}", from.display()))? {
+        let entry = entry.with_context(|| format!("read {}", from.display()))?;
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() {
+            copy(&from, &to)?;
+        } else {
+            fs::copy(&from, &to).with_context(|| format!("copy {}", from.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Our images are those that no registry has yet: their names have no slash.
+fn with_registry(values: &str, registry: &str) -> String {
+    let registry = registry.trim_end_matches('/');
+    let line = |line: &str| match line.split_once("repository: ") {
+        Some((before, image)) if before.trim().is_empty() && !image.contains('/') => {
+            format!("{before}repository: {registry}/{image}")
+        }
+        _ => line.to_owned(),
+    };
+    values.split('\n').map(line).collect::<Vec<_>>().join("\n")
+}
+
 fn images_of(helm: &Path, chart: &Path, registry: Option<&str>) -> Result<BTreeSet<String>> {
     let mut template = Command::new(helm);
     template.args(["template", "images"]).arg(chart).args(EVERY_IMAGE);
@@ -100,6 +147,26 @@ fn images(manifests: &str) -> BTreeSet<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// K3s installs them without values, and a name without a registry is looked for at docker.io.
+    #[test]
+    fn the_packages_ask_the_registry_for_our_images_and_for_no_others() {
+        let folder = workspace::target().join("charts-tested");
+        let mut ours = BTreeSet::new();
+        for chart in charts().unwrap() {
+            let to = folder.join(chart.file_name().unwrap());
+            let copy = from_registry(&chart, &to, "registry.example.com/").unwrap();
+            for file in ["values.yaml", "files/values.yaml"] {
+                let before = fs::read_to_string(chart.join(file)).unwrap();
+                let after = fs::read_to_string(copy.join(file)).unwrap();
+                let changed = before.lines().zip(after.lines()).filter(|(before, after)| before != after);
+                ours.extend(changed.map(|(_, after)| after.trim().to_owned()));
+            }
+            assert!(copy.join("templates/_helpers.tpl").is_file() && copy.join("Chart.yaml").is_file());
+        }
+        let images = ["harvester-cloud-provider", "harvester-csi-driver"];
+        assert_eq!(ours, images.map(|image| format!("repository: registry.example.com/{image}")).into());
+    }
 
     #[test]
     fn the_list_has_every_image_of_the_manifests_once() {

@@ -219,8 +219,10 @@ async fn volumes_of_a_class_that_binds_at_use_come_together() {
         bed.claim(name, WAITS).await;
     }
     let all = join_all(names.iter().map(|name| driver.publish(name, 110)));
-    let answers = timeout(Duration::from_secs(120), all).await.expect("they come one by one");
+    let both = async { tokio::join!(all, most_unbound(&bed, &names)) };
+    let (answers, most) = timeout(Duration::from_secs(120), both).await.expect("they come one by one");
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    assert_eq!(most, names.len(), "one change of the machine adds all");
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,6 @@
 
 use std::{
     error::Error,
-    pin::pin,
     sync::{Mutex, MutexGuard},
     time::Duration,
 };
@@ -64,7 +63,7 @@ pub(super) async fn while_it_changes<K: Watched, S: PartialEq + Send>(
         changes.note(status(object));
         is_done(object)
     });
-    changes.patiently(end, what, done).await
+    changes.patiently(end, what, Box::pin(done)).await
 }
 
 /// The same for a kind that no role lets us watch.
@@ -81,7 +80,7 @@ pub(super) async fn by_reading<K: Watched, S: PartialEq + Send>(
         changes.note(status(object));
         is_done(object)
     });
-    changes.patiently(end, what, done).await
+    changes.patiently(end, what, Box::pin(done)).await
 }
 
 /// The last status of an object, and when it was first seen.
@@ -106,9 +105,9 @@ impl<S: PartialEq> Changes<S> {
         &self,
         end: Instant,
         what: &str,
-        done: impl Future<Output = Result<T, Refusal>>,
+        mut done: impl Future<Output = Result<T, Refusal>> + Unpin,
     ) -> Result<T, Refusal> {
-        let (begun, mut done) = (Instant::now(), pin!(done));
+        let begun = Instant::now();
         loop {
             let until = end.min(self.quiet_at());
             match timeout_at(until, &mut done).await {

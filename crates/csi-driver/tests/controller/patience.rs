@@ -228,9 +228,9 @@ async fn a_creation_says_what_it_waits_for_before_its_caller_is_gone_and_soon_wh
 ) {
     let bench = Bench::with_a_snapshot().await;
     bench.bind("source", "1Gi").await;
-    let request = || match is_clone {
-        true => from_volume(volume(UID, GIB), "source"),
-        false => volume_for(UID, GIB, Mode::MultiNodeMultiWriter),
+    let request = || {
+        let export = volume_for(UID, GIB, Mode::MultiNodeMultiWriter);
+        if is_clone { from_volume(volume(UID, GIB), "source") } else { export }
     };
     let call = bench.service.create_volume(short(request()));
     let late = timeout(SHORT, call).await.unwrap().unwrap_err();

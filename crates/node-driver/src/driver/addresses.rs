@@ -225,7 +225,7 @@ impl Driver {
             match self.release_address(harvester, vm_ref, pool).await {
                 Ok(()) => drop(made.remove(at)),
                 Err(error) => {
-                    why += &format!("; IPPool {pool} goes on to record another one for it: {error}")
+                    why += &format!("; IPPool {pool} goes on to record another one for it: {error}");
                 }
             }
         }

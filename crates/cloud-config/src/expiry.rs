@@ -86,6 +86,9 @@ pub(crate) fn of_user(user: &AuthInfo) -> Option<Expiry> {
     if let Some(token) = &user.token {
         return of_jwt(token.expose_secret());
     }
+    if let Some(file) = &user.token_file {
+        return of_jwt(fs::read_to_string(file).ok()?.trim());
+    }
     let pem = match (&user.client_certificate_data, &user.client_certificate) {
         (Some(data), _) => STANDARD.decode(data.split_whitespace().collect::<String>()).ok()?,
         (None, Some(file)) => fs::read(file).ok()?,
@@ -300,6 +303,14 @@ mod tests {
         let config = CloudConfig::parse(&text, "file", &Environment::default()).unwrap();
         let ends = of_authorities(&config);
         assert!(ends.len() == 2 && ends.iter().all(|end| matches!(end, Expiry::At(_))), "{ends:?}");
+    }
+
+    #[test]
+    fn a_token_in_a_file_tells_its_end_too() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), format!("{}\n", jwt(&json!({"exp": 1_800_000_000})))).unwrap();
+        let user = AuthInfo { token_file: Some(file.path().display().to_string()), ..AuthInfo::default() };
+        assert_eq!(of_user(&user), Some(at("2027-01-15T08:00:00Z")));
     }
 
     #[tokio::test]

@@ -94,18 +94,31 @@ pub struct CloudConfig {
 }
 
 impl CloudConfig {
-    /// Reads `file`. It may name certificates and keys in other files, relative to the working directory, as for the Go
-    /// program, which parsed the content without knowing the file's place. Programs are not run.
+    /// Reads a `file` that may be anybody's. It may name certificates and keys in other files, relative to the working
+    /// directory, as for the Go program, which parsed the content without knowing the file's place. Programs are not run,
+    /// and no other file is sent away.
     ///
     /// # Errors
     /// One line that names the file, the context and what is wrong.
     pub fn read(file: &Path) -> Result<Self, Error> {
+        Self::of_file(file, Outside::Certificates)
+    }
+
+    /// Reads the `file` that this program was started with, which may name a `tokenFile` too.
+    ///
+    /// # Errors
+    /// As [`CloudConfig::read`].
+    pub(crate) fn read_own(file: &Path) -> Result<Self, Error> {
+        Self::of_file(file, Outside::Files)
+    }
+
+    fn of_file(file: &Path, allowed: Outside) -> Result<Self, Error> {
         // before it is read: what changes meanwhile counts as changed
         let seen = Fingerprint::of([file]);
         let content =
             fs::read_to_string(file).map_err(|source| Error::Read { file: file.to_owned(), source })?;
         let (name, environment) = (file.display().to_string(), Environment::of_process());
-        let mut config = Self::of_text(&content, &name, &environment, Outside::Certificates)?;
+        let mut config = Self::of_text(&content, &name, &environment, allowed)?;
         config.seen = seen.and(Fingerprint::of(config.references.iter().map(|it| &**it)));
         Ok(config)
     }
@@ -167,7 +180,11 @@ impl CloudConfig {
         if !refused.is_empty() {
             return Err(Error::Outside { file, context, what: refused.join(", ") });
         }
-        references.extend([user.client_certificate.clone(), user.client_key.clone()]);
+        references.extend([
+            user.client_certificate.clone(),
+            user.client_key.clone(),
+            user.token_file.clone(),
+        ]);
         let references = references.into_iter().flatten().filter(|path| !path.is_empty());
         let references = references.map(PathBuf::from).collect();
         let namespace =
@@ -417,6 +434,9 @@ contexts: [{name: default, context: {cluster: default, user: default, namespace:
         fs::write(&file, &text).unwrap();
         let read = CloudConfig::read(file.path()).map(|_| ()).map_err(|error| error.to_string());
         assert_eq!(read.is_err_and(|error| error.contains("is not taken")), in_files_too);
+        let given = CloudConfig::read_own(file.path()).map(|_| ()).map_err(|error| error.to_string());
+        let runs = new == EXEC || new == PROVIDER;
+        assert_eq!(given.is_err_and(|error| error.contains("is not taken")), runs, "by a program of ours");
         let own =
             CloudConfig::of_person(Kubeconfig::from_yaml(&text).unwrap(), "own", &Environment::default());
         let own = own.map(|_| ()).map_err(|error| error.to_string());

@@ -89,7 +89,7 @@ impl Places {
     pub(crate) fn read_at(&self, file: &Path) -> Result<CloudConfig, Error> {
         // before it is read: what changes meanwhile counts as changed
         let seen = Fingerprint::of(self.copy().as_deref());
-        let mut config = CloudConfig::read(file)?;
+        let mut config = CloudConfig::read_own(file)?;
         if let Some(copy) = self.copy_of(&config) {
             config = copy;
         }

@@ -98,7 +98,7 @@ pub const EVENT_REASONS: &[EventReasons] = &[
                 "`kubectl taint node NAME node.kubernetes.io/out-of-service-`",
             ),
             EventReason::warning(
-                "RightMissing",
+                "TaintRefused",
                 NODE,
                 "the right to update Nodes is missing, so the taint does not come or go",
                 "grant it; it is asked for every 30 s",

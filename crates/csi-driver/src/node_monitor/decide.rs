@@ -95,7 +95,7 @@ pub fn decide(seen: &Seen<'_>) -> Plan {
                 "node {name} {doing} the taint {OUT_OF_SERVICE}, and the right to update nodes is missing: grant it by \
                  {role}; it is asked for every 30 s"
             );
-            Plan { event: Some(PendingEvent::warning("RightMissing", message)), ..Plan::default() }
+            Plan { event: Some(PendingEvent::warning("TaintRefused", message)), ..Plan::default() }
         }
         step => Plan { step, ..Plan::default() },
     }

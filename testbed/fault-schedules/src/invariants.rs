@@ -120,7 +120,8 @@ pub(crate) async fn hold(cluster: &TestCluster, simulation: &SimHarvester, late:
         .collect();
     assert_eq!(owners.len(), balancers.len(), "one LoadBalancer for each Service");
     let sharing = Sharing::of(&services, &owners);
-    let told = told_of_addresses_not_published(cluster).await;
+    let told = told_of(cluster, "AddressNotPublished").await;
+    let unchecked = told_of(cluster, "HealthCheckNeeded").await;
     let late = late.of("loadbalancers");
     let (mut published, mut served) = (BTreeMap::<IpAddr, Vec<&Service>>::new(), BTreeSet::new());
     let mut owned = BTreeSet::new();
@@ -139,7 +140,7 @@ pub(crate) async fn hold(cluster: &TestCluster, simulation: &SimHarvester, late:
         } else if let Some(shared) = sharing.used_by(service) {
             check_shared(service, &shared, simulation, &told)
         } else if let Some(own) = own {
-            let address = check(service, options(service, own, &late), own, simulation, &told);
+            let address = check(service, options(service, own, &late), own, simulation, &told, &unchecked);
             if let Some(address) = address {
                 assert!(owned.insert(address), "{address} is served twice");
             }
@@ -238,21 +239,23 @@ fn source(balancer: &LoadBalancer) -> AddressSource {
     }
 }
 
-/// UIDs of the Services with an Event that kube-vip does not show their address.
-async fn told_of_addresses_not_published(cluster: &TestCluster) -> BTreeSet<String> {
+/// UIDs of the Services with an Event of this reason.
+async fn told_of(cluster: &TestCluster, reason: &str) -> BTreeSet<String> {
     let events = cluster.guest.list::<Event>().await.into_iter();
-    let told = events.filter(|event| event.reason.as_deref() == Some("AddressNotPublished"));
+    let told = events.filter(|event| event.reason.as_deref() == Some(reason));
     told.filter_map(|event| event.involved_object.uid).collect()
 }
 
 /// The Service publishes exactly the address that the source in `options` gave to it, and is reached there. Returns the
-/// address, if it has one. `told`: the Services that have an Event instead.
+/// address, if it has one. `told`: the Services that have an Event instead; `unchecked`: those that were told to set a
+/// health check.
 fn check(
     service: &Service,
     options: ServiceOptions,
     balancer: &LoadBalancer,
     simulation: &SimHarvester,
     told: &BTreeSet<String>,
+    unchecked: &BTreeSet<String>,
 ) -> Option<IpAddr> {
     let (name, leased) = (service.name_any(), options.source == AddressSource::Dhcp);
     let status = balancer.status.clone().unwrap_or_default();
@@ -277,6 +280,14 @@ fn check(
     }
     assert_eq!(status.address, address.clone().unwrap_or_default(), "LoadBalancer of {name}, {options:?}");
     let address = address?.parse().expect("an address");
+    // it asked for the guest data path, and got the object that a stopped program made for its predecessor on the other
+    // one, which serves no such Service without a health check
+    if options.on_host && options.local && !service.annotations().contains_key(annotations::HEALTH_CHECK_PORT)
+    {
+        let uid = service.uid().unwrap_or_default();
+        assert!(unchecked.contains(&uid), "Service {name} is refused in silence, {options:?}");
+        return Some(address);
+    }
     // without a health check Harvester sends to VMs that refuse, too
     if !options.on_host || balancer.spec.health_check.is_some() {
         carries(service, address, simulation);

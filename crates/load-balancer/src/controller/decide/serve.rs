@@ -65,6 +65,11 @@ pub(super) fn serve(
         served.address.clear();
     }
     let moves = leave_lost_address(seen, lb, address);
+    let is_new = seen.service.is_none()
+        && seen.slice.is_none()
+        && moves.is_empty()
+        && !is_seen_otherwise
+        && !is_held_back;
     let writes = if is_seen_otherwise {
         Vec::new()
     } else if moves.is_empty() {
@@ -82,7 +87,9 @@ pub(super) fn serve(
     let applied = applied(seen, lb);
     // nothing is confirmed while the Service is about to get it, or to lose it
     let is_outdated = source_ranges::confirmed(lb).is_some_and(|confirmed| applied != Some(Some(confirmed)));
-    if !is_finalized(lb) || has.and_then(AllocatedAddress::primary) != address.primary() || is_outdated {
+    let is_stored =
+        is_finalized(lb) && has.and_then(AllocatedAddress::primary) == address.primary() && !is_outdated;
+    if !is_stored && !is_new {
         let setting_up =
             Ready::no("SettingUp", "Service and EndpointSlice are being set up").with_note(note.as_deref());
         let without_address = lb.status.as_ref().filter(|status| is_of_others(seen, lb, &status.address));
@@ -92,7 +99,7 @@ pub(super) fn serve(
         let shown = Shown { address: Some(address), ready: setting_up, served, backends: None, applied };
         plan.steps.extend(status::write(lb, &shown, &seen.now).map(Step::WriteObject));
     }
-    if !writes.is_empty() {
+    if !writes.is_empty() && (is_stored || !is_new) {
         // the status says what the writes lead to: it is decided anew with their answers
         plan.steps.extend(writes);
         return;
@@ -116,6 +123,12 @@ pub(super) fn serve(
         backends: (seen.has_backends_field && !is_held_back).then_some(&served.backends),
         applied,
     };
+    if !is_stored {
+        // nothing carries traffic for a new object yet, so that this one write says what the other ones lead to too
+        plan.steps.extend(status::write(lb, &shown, &seen.now).map(Step::WriteObject));
+        plan.steps.extend(writes);
+        return;
+    }
     let Some(json) = status::write(lb, &shown, &seen.now) else { return };
     if !status::is_only_backend_status(lb, &json) {
         plan.steps.push(Step::WriteObject(json));

@@ -85,10 +85,10 @@ fn ranges_that_cannot_be_read_open_no_backend_and_are_told() {
     let object = object("vm", &asks(Some("everybody"), None));
     let new = recorded(Seen { object, ..seen() }, &[("edge", "10.0.1.7")]);
     assert_eq!(steps(&new), ["write object"], "neither slice nor Service");
+    assert_eq!(reason(&written(&new)), (false, "InvalidSourceRanges".to_owned()));
     let shown = with_status(new.object.as_ref().unwrap(), &written(&new));
     let shown = patched(&shown, &json!({"metadata": {"finalizers": [finalizers::LOAD_BALANCER]}}));
-    let told = Seen { object: Some(shown), ..new };
-    assert_eq!(reason(&written(&told)), (false, "InvalidSourceRanges".to_owned()));
+    assert_eq!(steps(&Seen { object: Some(shown), ..new }), [""; 0], "all is said with the address");
     let former = serving_with(&asks(Some("everybody"), Some(RANGES)), RANGES);
     assert_eq!(confirmation(&former), Some(Value::Null));
     assert_eq!(ranges_written(&former), [Value::Null; 0], "the Service keeps what it has");

@@ -41,6 +41,11 @@ pub const FLAGS: Table = Table {
         Flag::value("threadiness", "NUMBER", "how much is done at once: 16 objects of a kind for each")
             .env(&["THREADINESS"])
             .default("2"),
+        Flag::switch(
+            "leader-elect",
+            "act only while holding the Lease; without it only one process may run",
+        )
+        .default("true"),
         Flag::value(
             "lease-duration",
             "DURATION",
@@ -104,6 +109,7 @@ pub const FLAGS: Table = Table {
 #[derive(Debug)]
 struct Flags {
     threadiness: usize,
+    leader_elect: bool,
     lease_duration: Option<Duration>,
     renew_deadline: Option<Duration>,
     retry_period: Option<Duration>,
@@ -137,6 +143,7 @@ fn read(reader: &mut Reader<'_>) -> Flags {
     let network = |text: &str| text.parse::<IpNet>().map_err(|_| format!("{text:?} is no CIDR"));
     Flags {
         threadiness: reader.number("threadiness", THREADINESS),
+        leader_elect: reader.is_on("leader-elect"),
         lease_duration: reader.optional("lease-duration", duration),
         renew_deadline: reader.optional("renew-deadline", duration),
         retry_period: reader.optional("retry-period", duration),
@@ -178,6 +185,7 @@ async fn lead(flags: Flags, times: ElectionTimes, process: Process) -> anyhow::R
         metrics,
         health: process.health,
     };
+    let times = flags.leader_elect.then_some(times);
     Box::pin(run(parts, times, config(&flags), process.tasks)).await?;
     Ok(())
 }

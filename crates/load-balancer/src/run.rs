@@ -82,23 +82,19 @@ pub enum Error {
     Metrics { address: SocketAddr, source: std::io::Error },
 }
 
-/// Runs until `tasks` ends.
+/// Runs until `tasks` ends. Without `times` there is no election: it works at once, and another process beside it that does
+/// so too is kept off its addresses by the versions of the pools alone.
 ///
 /// # Errors
 /// When the Lease was lost: everything has stopped, and the process should end.
-pub async fn run(parts: Parts, times: ElectionTimes, config: Config, tasks: TaskGroup) -> Result<(), Error> {
+pub async fn run(
+    parts: Parts,
+    times: impl Into<Option<ElectionTimes>>,
+    config: Config,
+    tasks: TaskGroup,
+) -> Result<(), Error> {
     let Parts { client, clock, dial, seed, identity, metrics, health } = parts;
     let client = named(client);
-    let ElectionTimes { lease, renew_deadline, retry_period } = times;
-    let election = Election {
-        namespace: names::KUBE_SYSTEM.to_owned(),
-        name: names::LOAD_BALANCER_LEASE.to_owned(),
-        identity,
-        lease,
-        renew_deadline,
-        retry_period,
-        health: health.clone(),
-    };
     let registry = Arc::new(Mutex::new(Registry::with_prefix("harvester_load_balancer")));
     if let Some(listener) = metrics {
         serving::http_on(&tasks, listener, http::router(health.clone(), registry.clone()));
@@ -112,6 +108,23 @@ pub async fn run(parts: Parts, times: ElectionTimes, config: Config, tasks: Task
     let lists = health.readiness("lists");
     lists.pass();
     let inner = tasks.child();
+    let Some(ElectionTimes { lease, renew_deadline, retry_period }) = times.into() else {
+        let parts = Start { client, clock, dial, seed, config, capabilities, lists, registry: &registry };
+        if tasks.stop.run_until_cancelled(Box::pin(start(parts, &inner))).await.is_some() {
+            tasks.stop.cancelled().await;
+        }
+        inner.end().await;
+        return Ok(());
+    };
+    let election = Election {
+        namespace: names::KUBE_SYSTEM.to_owned(),
+        name: names::LOAD_BALANCER_LEASE.to_owned(),
+        identity,
+        lease,
+        renew_deadline,
+        retry_period,
+        health: health.clone(),
+    };
     let lead = election::lead(client.clone(), election, clock, &tasks, |leadership| {
         let (inner, stop) = (inner.clone(), tasks.stop.clone());
         async move {

@@ -20,6 +20,7 @@ mod component {
     mod reuse;
     mod scope;
     mod source_ranges;
+    mod two_leaders;
     mod vms;
     mod way_back;
 }

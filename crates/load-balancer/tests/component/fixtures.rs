@@ -65,12 +65,29 @@ impl Controller {
         Self::run(cluster, "one", nobody_answers(), client, pool_choice)
     }
 
+    /// As with `--leader-elect=false`.
+    pub(crate) fn without_election(cluster: &TestCluster, identity: &str) -> Self {
+        let client = cluster.harvester.client(User::LoadBalancer);
+        Self::leading(cluster, identity, nobody_answers(), client, PoolChoice::default(), None)
+    }
+
     fn run(
         cluster: &TestCluster,
         identity: &str,
         dial: Dial,
         client: Client,
         pool_choice: PoolChoice,
+    ) -> Self {
+        Self::leading(cluster, identity, dial, client, pool_choice, Some(ElectionTimes::default()))
+    }
+
+    fn leading(
+        cluster: &TestCluster,
+        identity: &str,
+        dial: Dial,
+        client: Client,
+        pool_choice: PoolChoice,
+        times: Option<ElectionTimes>,
     ) -> Self {
         let (tasks, health) = (TaskGroup::new(), Health::default());
         let parts = Parts {
@@ -85,7 +102,7 @@ impl Controller {
         let config = Config { pool_choice, ..Config::default() };
         let inner = tasks.clone();
         let run = tokio::spawn(async move {
-            let ended = Box::pin(run(parts, ElectionTimes::default(), config, inner)).await;
+            let ended = Box::pin(run(parts, times, config, inner)).await;
             ended.expect("the controller keeps its Lease");
         });
         Self { health, tasks, run }

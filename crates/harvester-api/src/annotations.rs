@@ -165,6 +165,8 @@ pub const CSI_SNAPSHOT: &str = "driver.harvesterhci.io/snapshot";
 /// On a VirtualMachine, by the CSI driver: which of its processes last changed the version of the machine, so that writes
 /// of another one that were still on their way fail.
 pub const CSI_FENCE: &str = "driver.harvesterhci.io/fence";
+/// On a NetworkFilesystem: the guest clusters that have the export on, with commas between them. The Go driver writes none.
+pub const CSI_EXPORT_ON_FOR: &str = "driver.harvesterhci.io/on-for";
 /// On a VolumeAttachment of the guest, by the CSI driver: changed so that the external attacher looks at it at once.
 pub const CSI_NUDGE: &str = "driver.harvesterhci.io/nudge";
 /// On a guest Node, by the cloud controller manager: the labels that it wrote there, as a JSON map. It takes away only these.

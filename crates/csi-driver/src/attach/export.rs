@@ -11,7 +11,7 @@ use std::{
 };
 
 use futures::{StreamExt, future::BoxFuture};
-use harvester_api::labels::GUEST_CLUSTER;
+use harvester_api::{annotations::CSI_EXPORT_ON_FOR, labels::GUEST_CLUSTER};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{
     Api, ResourceExt,
@@ -32,8 +32,6 @@ use crate::{
     volume::{access::Reach, context, record},
 };
 
-/// On a NetworkFilesystem: the guest clusters that have it on, with commas between them. The Go driver writes none.
-const ON_FOR: &str = "driver.harvesterhci.io/on-for";
 /// More than any text of ours.
 const LONGEST: usize = 4096;
 
@@ -282,8 +280,8 @@ impl Session<'_> {
         if let Some(version) = &on.metadata.resource_version {
             patch["metadata"]["resourceVersion"] = json!(version);
         }
-        if on.annotations().get(ON_FOR) != names.as_ref() {
-            patch["metadata"]["annotations"] = json!({ON_FOR: names});
+        if on.annotations().get(CSI_EXPORT_ON_FOR) != names.as_ref() {
+            patch["metadata"]["annotations"] = json!({CSI_EXPORT_ON_FOR: names});
         }
         let name = on.metadata.name.as_deref().unwrap_or_default();
         let patched = api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
@@ -294,7 +292,7 @@ impl Session<'_> {
 
 /// The clusters that have the export on.
 fn on_for(export: &NetworkFilesystem) -> BTreeSet<String> {
-    let text = export.annotations().get(ON_FOR).filter(|text| text.len() <= LONGEST);
+    let text = export.annotations().get(CSI_EXPORT_ON_FOR).filter(|text| text.len() <= LONGEST);
     text.into_iter()
         .flat_map(|text| text.split(','))
         .filter(|name| !name.is_empty())

@@ -18,7 +18,7 @@ use super::{
     guest::{balanced, waits},
     items, key, name, some, text,
 };
-use crate::explain::cut;
+use crate::{explain::cut, shell::shell_word};
 
 /// Somebody holds the Lease, and renewed it in time.
 pub(super) fn leader(facts: &Facts, path: &str, program: &str) -> Result<Outcome, Outcome> {
@@ -154,8 +154,8 @@ pub(super) fn kube_vip(facts: &Facts) -> Result<Outcome, Outcome> {
             format!("no Pod of {} is ready", key(set)),
             format!(
                 "`kubectl -n {} describe daemonset {}` shows why",
-                text(set, "/metadata/namespace"),
-                name(set)
+                shell_word(text(set, "/metadata/namespace")),
+                shell_word(name(set))
             ),
         ),
         _ if asking.is_empty() => Outcome::green("no Service needs it"),

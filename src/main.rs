@@ -20,11 +20,13 @@ Usage: harvester-cloud-provider [FLAGS]          the cloud controller manager (f
 Parts, also chosen by the name of the program:
   cloud-controller-manager  (harvester-cloud-provider)        addresses and traffic for Services, nodes, topology
   load-balancer             (harvester-load-balancer)         pools, LoadBalancer objects, health checks
-  load-balancer-webhook     (harvester-load-balancer-webhook) admission of both kinds
+  load-balancer-webhook     (harvester-load-balancer-webhook) admission of both kinds, conversion of the former version
   node-driver               (docker-machine-driver-harvester) Rancher's machines as virtual machines
   csi-driver                (harvester-csi-driver)            volumes of Harvester in the pods of a guest cluster
   cloud-config generate ACCOUNT NAMESPACE                     an account in Harvester for a guest cluster, its kubeconfig
   cloud-config inspect [FILE]                                 what such a kubeconfig is good for
+  cloud-config rotate [FILE]                                  renews a token that ends
+  cloud-config serve                                          Harvester's kubeconfig API
   explain service NAMESPACE/NAME                              why a Service has its address, or has none
   doctor                                                      what of both clusters is in order, and what is not
   orphans                                                     what clusters and Services that are gone left on Harvester

@@ -310,7 +310,14 @@ impl Environment {
             "  kubectl --kubeconfig {} get vm,loadbalancers,ippools.loadbalancer.harvesterhci.io",
             harvester.display()
         ));
-        output.note(&format!("  harvester-cloud-provider dashboard --kubeconfig {}", harvester.display()));
+        let program = std::env::current_exe().unwrap_or_else(|_| "harvester-cloud-provider".into());
+        output.note(&format!(
+            "  {} status --kubeconfig {} --cloud-config {}",
+            program.display(),
+            guest.display(),
+            guest.with_file_name("cloud-config").display()
+        ));
+        output.note(&format!("  {} dashboard --kubeconfig {}", program.display(), harvester.display()));
         if self.storage.is_some() {
             output.note(&format!(
                 "  kubectl --kubeconfig {} apply -f examples/guest/pod-with-volume.yaml",

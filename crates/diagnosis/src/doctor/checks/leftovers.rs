@@ -24,11 +24,16 @@ fn uid(object: &Value) -> &str {
     text(object, "/metadata/uid")
 }
 
+/// The name that many clusters have, or none.
+fn is_unnamed(cluster: &str) -> bool {
+    matches!(cluster, "" | names::DEFAULT_CLUSTER_NAME)
+}
+
 /// What proves whose a LoadBalancer is.
 struct Proof<'a> {
     /// UID of Service `default/kubernetes`.
     cluster: Option<&'a str>,
-    /// Names of clusters on machines that are Nodes of this cluster, and on others.
+    /// Names of clusters on machines that are Nodes of this cluster, and on others; an empty one where a machine says none.
     own: BTreeSet<&'a str>,
     others: BTreeSet<&'a str>,
 }
@@ -39,10 +44,7 @@ impl<'a> Proof<'a> {
         let nodes: BTreeSet<_> = nodes.iter().map(machine_uid).filter(|uid| !uid.is_empty()).collect();
         let names = |are_own: bool| {
             let those = machines.iter().filter(|machine| nodes.contains(uid(machine)) == are_own);
-            those
-                .map(|machine| label(machine, labels::GUEST_CLUSTER))
-                .filter(|name| !name.is_empty())
-                .collect()
+            those.map(|machine| label(machine, labels::GUEST_CLUSTER)).collect()
         };
         Self { cluster: kubernetes.filter(|uid| !uid.is_empty()), own: names(true), others: names(false) }
     }
@@ -51,15 +53,16 @@ impl<'a> Proof<'a> {
     fn names_this_cluster(&self, object: &Value) -> bool {
         let name = label(object, labels::CLUSTER);
         match annotation(object, annotations::CLUSTER_UID) {
-            "" => name != names::DEFAULT_CLUSTER_NAME && self.own.contains(name),
+            "" => !is_unnamed(name) && self.own.contains(name),
             its => self.cluster == Some(its),
         }
     }
 
     /// A cluster that was restored beside its original has the same UID, and two clusters may have one name: both are seen
-    /// by machines that are no Nodes of this one.
+    /// by machines that are no Nodes of this one, and may be of the object's cluster.
     fn may_be_of_another(&self, object: &Value) -> bool {
-        self.others.contains(label(object, labels::CLUSTER))
+        let name = label(object, labels::CLUSTER);
+        self.others.iter().any(|other| other.is_empty() || is_unnamed(name) || *other == name)
     }
 }
 
@@ -87,12 +90,12 @@ pub(super) fn leftovers(facts: &Facts) -> Result<Outcome, Outcome> {
     Ok(if !left.is_empty() {
         Outcome::red(
             format!("their Services are gone: {}", named(left)),
-            "look at each in Harvester, and delete it there: it holds an address that nobody uses; `orphans` shows what else \
-             is left behind",
+            "`harvester-cloud-provider orphans --delete` shows what proves whose each is, and asks: they hold addresses that \
+             nobody uses",
         )
     } else if !doubtful.is_empty() {
         Outcome::not_asked(format!(
-            "VirtualMachines that are no Nodes of this cluster carry its name, so these may be another one's: {}",
+            "VirtualMachines that are no Nodes of this cluster carry its name, or none, so these may be another one's: {}",
             named(doubtful)
         ))
     } else {

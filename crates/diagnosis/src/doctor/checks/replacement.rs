@@ -126,8 +126,8 @@ pub(super) fn cluster_name(facts: &Facts) -> Result<Outcome, Outcome> {
         )),
         _ => Outcome::red(
             format!("the load balancers of this cluster's Services carry the names {}", some(&names)),
-            "find out which one the cloud controller manager has by --cluster-name, and set it in the chart; the others \
-             are leftovers",
+            "all of them serve Services now, so delete none: set the name that most carry as global.cattle.clusterName; the \
+             objects of Services that are there are taken over under another name too",
         ),
     })
 }

@@ -1,8 +1,8 @@
 //! Which LoadBalancers an administrator is told to delete.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::{super::*, Verdict, change, healthy, told, workload};
+use super::{super::*, Verdict, change, told, workload};
 
 #[test]
 fn a_mark_on_an_object_whose_service_is_there_and_another_clusters_object_are_no_leftovers() {
@@ -74,13 +74,46 @@ fn the_name_of_a_cluster_proves_nothing_where_a_machine_has_it_that_is_no_node()
         });
     };
     assert_eq!(told(left), [("leftovers", Verdict::Red)]);
-    let shared = told(|facts| {
-        left(facts);
-        change(&mut facts.harvester, &read::machines("team-a"), |all| {
-            all["items"][1]["metadata"]["labels"]["guestcluster.harvesterhci.io/name"] = json!("blue");
-        });
-    });
-    assert_eq!(shared, [("leftovers", Verdict::NotAsked)]);
+    let beside = |cluster: Value| {
+        told(move |facts| {
+            left(facts);
+            change(&mut facts.harvester, &read::machines("team-a"), |all| {
+                all["items"][1]["metadata"]["labels"] = json!({"guestcluster.harvesterhci.io/name": cluster});
+            });
+        })
+    };
+    assert_eq!(beside(json!("blue")), [("leftovers", Verdict::NotAsked)]);
+    assert_eq!(beside(json!("")), [("leftovers", Verdict::NotAsked)], "nothing says whose machine it is");
+    assert_eq!(beside(json!("red")), [("leftovers", Verdict::Red)]);
+}
+
+// a cluster that was restored beside its original has the UID of that one
+#[test]
+fn the_uid_of_a_cluster_proves_nothing_beside_machines_that_may_be_of_its_original() {
+    let restored = |name: &'static str, of_other: &'static str| {
+        told(move |facts| {
+            change(&mut facts.guest, read::SERVICES, |all| {
+                let kubernetes =
+                    json!({"metadata": {"namespace": "default", "name": "kubernetes", "uid": "c1"}});
+                all["items"].as_array_mut().unwrap().push(kubernetes);
+            });
+            change(&mut facts.harvester, &read::balancers("team-a"), |all| {
+                all["items"][0]["metadata"]["annotations"] =
+                    json!({"cloudprovider.harvesterhci.io/cluster-uid": "c1"});
+                all["items"][0]["metadata"]["labels"] =
+                    json!({"cloudprovider.harvesterhci.io/cluster": name});
+                all["items"][0]["status"] = json!({});
+            });
+            change(&mut facts.harvester, &read::machines("team-a"), |all| {
+                all["items"][1]["metadata"]["labels"] =
+                    json!({"guestcluster.harvesterhci.io/name": of_other});
+            });
+        })
+    };
+    assert_eq!(restored("blue", "red"), [("leftovers", Verdict::Red)]);
+    for (name, of_other) in [("blue", ""), ("blue", "blue"), ("kubernetes", "red"), ("", "red")] {
+        assert_eq!(restored(name, of_other), [("leftovers", Verdict::NotAsked)], "{name:?} {of_other:?}");
+    }
 }
 
 #[test]

@@ -217,7 +217,8 @@ async fn work(shared: Arc<Shared>, pool: String, mut jobs: mpsc::UnboundedReceiv
     loop {
         let ends = unsettled.first().map(|first| first.until);
         let is_paused = paused_until > Instant::now();
-        let turn = waiting.turn(&pace, shared.apart(&pool));
+        pace.go_by(shared.apart(&pool));
+        let turn = waiting.turn(&pace);
         tokio::select! {
             biased;
             () = shared.tasks.stop.cancelled() => return,
@@ -243,8 +244,8 @@ async fn work(shared: Arc<Shared>, pool: String, mut jobs: mpsc::UnboundedReceiv
                 break;
             }
         }
-        let apart = shared.apart(&pool);
-        if waiting.turn(&pace, apart).is_none_or(|turn| turn > Instant::now()) {
+        pace.go_by(shared.apart(&pool));
+        if waiting.turn(&pace).is_none_or(|turn| turn > Instant::now()) {
             continue;
         }
         let Waiting { jobs: batch, askers } = std::mem::take(&mut waiting);
@@ -259,7 +260,7 @@ async fn work(shared: Arc<Shared>, pool: String, mut jobs: mpsc::UnboundedReceiv
             }
         };
         if was_sent {
-            pace.caused(askers.iter().flatten(), apart);
+            pace.caused(askers.iter().flatten());
         }
         for (on_answer, result) in answers.into_iter().zip(results) {
             on_answer.answer(result);
@@ -284,9 +285,9 @@ impl Waiting {
     }
 
     /// The time from which one of them may cause a write; `None`: there is none.
-    fn turn(&self, pace: &Pace, apart: Duration) -> Option<Instant> {
+    fn turn(&self, pace: &Pace) -> Option<Instant> {
         let turn = |asker: &Option<String>| {
-            asker.as_deref().map_or_else(Instant::now, |namespace| pace.turn(namespace, apart))
+            asker.as_deref().map_or_else(Instant::now, |namespace| pace.turn(namespace))
         };
         self.askers.iter().map(turn).min()
     }

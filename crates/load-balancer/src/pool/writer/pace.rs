@@ -20,22 +20,39 @@ pub(super) fn apart(bytes: usize) -> Duration {
 /// What the namespaces have had written of one pool, each as the time at which it may have its whole burst again. A write carries
 /// out all orders that wait, so that thousands of objects at once need few.
 #[derive(Debug, Default)]
-pub(super) struct Pace(HashMap<String, Instant>);
+pub(super) struct Pace {
+    apart: Duration,
+    settled: HashMap<String, Instant>,
+}
 
 impl Pace {
+    /// From now on this lies between two writes: who has used up so many of its burst still has, however large the pool is.
+    pub(super) fn go_by(&mut self, apart: Duration) {
+        if apart == self.apart {
+            return;
+        }
+        let now = Instant::now();
+        for settled in self.settled.values_mut() {
+            let left = settled.saturating_duration_since(now);
+            *settled = now + left.mul_f64(apart.as_secs_f64() / self.apart.as_secs_f64());
+        }
+        self.apart = apart;
+    }
+
     /// The time from which the namespace may cause a write; it may be over.
-    pub(super) fn turn(&self, namespace: &str, apart: Duration) -> Instant {
-        let turn = self.0.get(namespace).and_then(|settled| settled.checked_sub(apart * (BURST - 1)));
+    pub(super) fn turn(&self, namespace: &str) -> Instant {
+        let settled = self.settled.get(namespace);
+        let turn = settled.and_then(|settled| settled.checked_sub(self.apart * (BURST - 1)));
         turn.unwrap_or_else(Instant::now)
     }
 
     /// These namespaces asked for a write that was sent; it counts for those whose turn it was.
-    pub(super) fn caused<'a>(&mut self, askers: impl Iterator<Item = &'a String>, apart: Duration) {
+    pub(super) fn caused<'a>(&mut self, askers: impl Iterator<Item = &'a String>) {
         let now = Instant::now();
-        self.0.retain(|_, settled| *settled > now);
+        self.settled.retain(|_, settled| *settled > now);
         for namespace in askers {
-            if self.turn(namespace, apart) <= now {
-                *self.0.entry(namespace.clone()).or_insert(now) += apart;
+            if self.turn(namespace) <= now {
+                *self.settled.entry(namespace.clone()).or_insert(now) += self.apart;
             }
         }
     }

@@ -183,9 +183,13 @@ async fn churn(world: &World, times: u32) {
 }
 
 fn grow(world: &World) {
+    describe(world, &"x".repeat(70_000));
+}
+
+fn describe(world: &World, description: &str) {
     let version = 10_000 + world.puts.fetch_add(1, Ordering::Relaxed);
     let mut json = pool("older", u64::try_from(version).unwrap()).json();
-    json["spec"]["description"] = "x".repeat(70_000).into();
+    json["spec"]["description"] = description.into();
     world.caches.pools.wrote(RawObject::from_json(json).unwrap());
 }
 
@@ -202,6 +206,22 @@ async fn a_namespace_that_has_a_large_pool_written_again_and_again_waits_after_i
     assert_eq!(start.elapsed(), Duration::ZERO);
     churn(&world, 40).await;
     assert_eq!(start.elapsed(), Duration::from_secs(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_is_small_again_is_written_at_the_pace_of_a_small_one() {
+    let world = world();
+    grow(&world);
+    churn(&world, 200).await;
+    describe(&world, "");
+    let start = Instant::now();
+    churn(&world, 2).await;
+    assert!(start.elapsed() <= Duration::from_millis(250), "{:?}", start.elapsed());
+    // nor does a burst come back because the pool grows
+    grow(&world);
+    let start = Instant::now();
+    churn(&world, 40).await;
+    assert!(start.elapsed() >= Duration::from_secs(9), "{:?}", start.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,6 +10,7 @@ use std::{
 };
 
 use http::{HeaderMap, HeaderValue, Request, StatusCode, header::USER_AGENT};
+use jiff::Timestamp;
 use kube::{Client, Config, client::Body};
 use secrecy::ExposeSecret as _;
 use tokio::{sync::watch, time::Instant};
@@ -19,6 +20,7 @@ use tower::BoxError;
 use crate::{
     Answered, CloudConfig, Observer, Places, RequestLimit, connector,
     error::{Error, one_line},
+    expiry::{self, Expiry},
     file::{find, without_user},
     fingerprint::Fingerprint,
     limit::Budget,
@@ -65,6 +67,8 @@ pub(crate) struct Current {
     /// With the token of the source, where `client` has that of a copy, which anybody may have put there who may write
     /// the Secret.
     of_source: Option<Client>,
+    /// When that token ends.
+    source_ends: Option<Expiry>,
     /// The server refused the one token, and since then not the other. It refuses good ones too, for a moment.
     is_by_source: AtomicBool,
     told: Once,
@@ -79,7 +83,8 @@ impl Current {
     }
 
     fn new(client: Client, host: Arc<str>) -> Self {
-        Self { client, host, of_source: None, is_by_source: AtomicBool::new(false), told: Once::new() }
+        let is_by_source = AtomicBool::new(false);
+        Self { client, host, of_source: None, source_ends: None, is_by_source, told: Once::new() }
     }
 
     /// Of a copy, with its source to fall back to.
@@ -87,6 +92,7 @@ impl Current {
         let mut current = Self::of(config.config.clone(), options)?;
         if let Some(token) = &config.source_token {
             let source = config.with_token(token.expose_secret());
+            current.source_ends = expiry::of_user(&source.config.auth_info);
             current.of_source = Some(raw_client(source.config, options)?);
         }
         Ok(current)
@@ -100,9 +106,11 @@ impl Current {
         }
     }
 
-    /// The server refused the token of a request: the next ones take the other one.
-    fn refused(&self, by_source: bool) {
-        if self.of_source.is_none() {
+    /// The server refused the token of a request: the next ones take the other one, unless that has ended, as the source's
+    /// has when it was renewed for a while.
+    fn refused(&self, by_source: bool, now: Timestamp) {
+        let has_ended = |ends: Expiry| ends.remaining(now).is_some_and(|left| !left.is_positive());
+        if self.of_source.is_none() || !by_source && self.source_ends.is_some_and(has_ended) {
             return;
         }
         let (host, order) = (&self.host, Ordering::Relaxed);
@@ -269,6 +277,8 @@ pub(crate) fn front(current: Arc<RwLock<Arc<Current>>>, options: &Options, names
             }
             let current = Arc::clone(&current.read().expect("no panic while swapping"));
             let (client, by_source) = current.client();
+            // KubeVirt's own server answers 401 for reasons that are not the token's
+            let tells_of_token = !request.uri().path().starts_with("/apis/subresources.kubevirt.io/");
             let sent = Instant::now();
             let tell = |code: Option<u16>, headers: Option<&HeaderMap>| {
                 let (took, host) = (sent.elapsed(), &*current.host);
@@ -278,8 +288,8 @@ pub(crate) fn front(current: Arc<RwLock<Arc<Current>>>, options: &Options, names
             let answer = async {
                 let answer = client.send(request).await?;
                 heard = true;
-                if answer.status() == StatusCode::UNAUTHORIZED {
-                    current.refused(by_source);
+                if answer.status() == StatusCode::UNAUTHORIZED && tells_of_token {
+                    current.refused(by_source, Timestamp::now());
                 }
                 tell(Some(answer.status().as_u16()), Some(answer.headers()));
                 retry_after::told(answer).await
@@ -299,6 +309,8 @@ pub(crate) fn front(current: Arc<RwLock<Arc<Current>>>, options: &Options, names
 
 #[cfg(test)]
 mod tests {
+    use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+
     use super::*;
     use crate::proxy::Environment;
 
@@ -319,16 +331,22 @@ mod tests {
         };
         let current = Current::of_cloud_config(&copy, &Options::named("part/1")).unwrap();
         let by_source = || current.client().1;
+        let now = Timestamp::from_second(1_800_000_000).unwrap();
         assert!(!by_source());
-        current.refused(false);
+        current.refused(false, now);
         assert!(by_source());
-        current.refused(false);
+        current.refused(false, now);
         assert!(by_source(), "another request that was under way with the copy's");
-        current.refused(true);
+        current.refused(true, now);
         assert!(!by_source());
         let alone = Current::of_cloud_config(&config("https://h", "a"), &Options::named("part/1")).unwrap();
-        alone.refused(false);
+        alone.refused(false, now);
         assert!(!alone.client().1);
+        let ended = format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(r#"{"exp": 1799999999}"#));
+        let renewed = CloudConfig { source_token: Some(ended.into()), ..copy };
+        let renewed = Current::of_cloud_config(&renewed, &Options::named("part/1")).unwrap();
+        renewed.refused(false, now);
+        assert!(!renewed.client().1, "that token has ended");
     }
 
     #[tokio::test]

@@ -110,6 +110,9 @@ pub struct Report {
     pub kept: Vec<Kept>,
     /// Lists that could not be read: what they would show counts as living.
     pub not_read: Vec<String>,
+    /// One of them is a list without which load balancers cannot be judged.
+    #[serde(skip)]
+    pub is_incomplete: bool,
 }
 
 /// So many lines of a kind are shown; JSON has all.

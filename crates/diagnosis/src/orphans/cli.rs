@@ -127,7 +127,8 @@ async fn run(asked: Asked, clock: Clock) -> Result<ExitCode, String> {
     } else {
         program::show(&render(&report));
     }
-    let read = if report.not_read.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    let is_whole = if asked.volumes { report.not_read.is_empty() } else { !report.is_incomplete };
+    let read = if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if !asked.balancers && !asked.volumes {
         return Ok(read);
     }

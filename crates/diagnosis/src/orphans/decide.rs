@@ -14,7 +14,8 @@ const STUCK: SignedDuration = SignedDuration::from_mins(10);
 
 /// Decides what is left behind.
 pub fn decide(facts: &Facts) -> Report {
-    let mut report = Report { not_read: facts.not_read(), ..Report::default() };
+    let mut report =
+        Report { not_read: facts.not_read(), is_incomplete: facts.is_incomplete(), ..Report::default() };
     let seen = Seen::of(facts);
     seen.balancers(&mut report);
     records::decide(&seen, &mut report);

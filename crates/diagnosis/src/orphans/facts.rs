@@ -59,6 +59,17 @@ impl Facts {
         };
         [guest, of("Harvester", &self.harvester)].concat()
     }
+
+    /// Whether a list is not known without which load balancers cannot be judged: those of the guest cluster, where a
+    /// kubeconfig was given, the objects themselves, and machines. A cloud-config may list neither pools nor pods.
+    pub(super) fn is_incomplete(&self) -> bool {
+        let of_guest = self
+            .guest
+            .as_ref()
+            .is_ok_and(|guest| guest.answers.keys().any(|path| items(guest, path).is_err()));
+        let needed = [read::balancers(&self.namespace), read::machines(&self.namespace)];
+        of_guest || needed.iter().any(|path| self.of_harvester(path).is_err())
+    }
 }
 
 /// A list that cannot be read may have anything in it. An answer 404 says nothing of a list: Rancher's proxy gives it for

@@ -346,6 +346,20 @@ fn a_404_says_nothing_of_what_is_there(
     assert!(not_found.not_read.len() == 1 && not_found.not_read[0].contains(why), "{not_found:#?}");
 }
 
+// most cloud-configs may list neither
+#[rstest]
+#[case::pools(read::POOLS.to_owned(), false)]
+#[case::pods("/api/v1/namespaces/vms/pods".to_owned(), false)]
+#[case::machines(read::machines("vms"), true)]
+#[case::balancers(read::balancers("vms"), true)]
+fn a_report_is_incomplete_without_the_lists_that_every_cloud_config_may_read(
+    #[case] path: String,
+    #[case] is_incomplete: bool,
+) {
+    let report = decide(&facts().failing(&path, Trouble::Forbidden, "no"));
+    assert_eq!((report.is_incomplete, report.not_read.len()), (is_incomplete, 1), "{report:#?}");
+}
+
 #[rstest]
 #[case::of_the_kind("the server could not find the requested resource", 1)]
 #[case::of_the_cluster(OF_RANCHER, 0)]
@@ -453,8 +467,10 @@ fn only_volumes_of_the_csi_driver_are_looked_at(
 
 #[test]
 fn a_volume_of_nobody_beside_another_cluster_may_be_that_clusters() {
-    let facts = facts().claim(claim(VOLUME, None)).machine("m", "vm-7", Some("green"));
-    assert_eq!((found(&facts), decide(&facts).kept.len()), (vec![], 1));
+    for label in [Some("green"), None] {
+        let facts = facts().claim(claim(VOLUME, None)).machine("m", "vm-7", label);
+        assert_eq!((found(&facts), decide(&facts).kept.len()), (vec![], 1), "{label:?}");
+    }
 }
 
 #[test]

@@ -94,6 +94,8 @@ fn doubt(seen: &Seen<'_>, claim: &Value, of: Option<&str>) -> Result<Option<Stri
     }
     match seen.life(of) {
         Life::Gone => Ok(None),
+        // a machine without a label has claims without one, and they may hold what a living cluster retained
+        Life::Unclear(doubt) if of.is_none() => Err(doubt),
         Life::Unclear(doubt) => Ok(Some(doubt)),
         Life::Likely(why) => Err(why),
     }

@@ -159,8 +159,12 @@ pub(super) fn kube_vip(facts: &Facts) -> Result<Outcome, Outcome> {
             ),
         ),
         _ if asking.is_empty() => Outcome::green("no Service needs it"),
-        // a static Pod, or another program
-        _ if waiting.is_empty() => Outcome::green("no Service waits for it"),
+        // kube-vip leaves its addresses in the status when it ends
+        _ if waiting.is_empty() => Outcome::amber(
+            format!("no kube-vip is seen, and it is to announce the addresses of {} Services", asking.len()),
+            "see that a static Pod or another program announces them; else turn kube-vip on in the chart \
+             harvester-cloud-provider",
+        ),
         _ => Outcome::red(
             format!("there is no kube-vip, and it is to announce the address of {}", some(&waiting)),
             "turn kube-vip on in the chart harvester-cloud-provider",

@@ -102,7 +102,7 @@ fn of_a_cluster_without_nodes_nothing_is_called_green() {
 fn the_controller_that_k3s_has_built_in_is_named_by_the_nodes_that_it_took() {
     let mut facts = healthy();
     change(&mut facts.guest, read::NODES, |all| {
-        all["items"][0]["spec"]["providerID"] = json!("k3s://blue-1")
+        all["items"][0]["spec"]["providerID"] = json!("k3s://blue-1");
     });
     let findings = examine(&facts, Occasion::Daily);
     let red: Vec<_> = findings.iter().filter(|finding| finding.verdict == Verdict::Red).collect();

@@ -61,29 +61,54 @@ fn number_of(found: &fs::Metadata) -> Option<Number> {
 /// FAILED_PRECONDITION where two disks have the volume's identifier.
 pub(crate) fn look(settings: &Settings, handle: &str) -> Result<Option<Device>, Refusal> {
     let links = names(&settings.device_directory);
+    let named = |name: String| {
+        let path = settings.devices.join(name);
+        Some(Device { number: number(&path)?, path })
+    };
     let linked = links.iter().filter(|name| is_link_of(name, handle)).filter_map(|name| {
         let path = fs::canonicalize(settings.device_directory.join(name)).ok()?;
-        let device = Device { number: number(&path)?, path };
-        leads_to(settings, &device, handle).then_some(device)
+        let number = number(&path)?;
+        let folder = settings.sysfs.join("dev/block").join(number.to_string());
+        if !leads_to(settings, &folder, handle) {
+            return None;
+        }
+        map_over(settings, &folder, handle).map_or(Some(Device { path, number }), named)
     });
-    let blocks = settings.sysfs.join("block");
-    let disks = names(&blocks);
-    let shown = disks.iter().filter_map(|name| {
-        let folder = blocks.join(name);
-        let is_it = page(&folder).is_some_and(|page| is_page_of(&page, handle));
-        let path = settings.devices.join(name);
-        (is_it && may_be_hot_plugged(settings, &folder)).then_some(Device { number: number(&path)?, path })
-    });
+    let shown = shown(settings, handle).into_iter().filter_map(named);
     one(handle, linked.chain(shown))
 }
 
 /// Whether the end of a link is the volume's disk: no partition, and no disk that took the place of the volume's since
 /// the link was made.
-fn leads_to(settings: &Settings, device: &Device, handle: &str) -> bool {
-    let folder = settings.sysfs.join("dev/block").join(device.number.to_string());
-    !folder.join("partition").exists()
-        && page(&folder).is_none_or(|page| is_page_of(&page, handle))
-        && may_be_hot_plugged(settings, &folder)
+fn leads_to(settings: &Settings, folder: &Path, handle: &str) -> bool {
+    let may_be_disk =
+        || page(folder).is_none_or(|page| is_page_of(&page, handle)) && may_be_hot_plugged(settings, folder);
+    !folder.join("partition").exists() && (may_be_disk() || is_map_of(settings, folder, handle))
+}
+
+/// The names of the disks whose page names the volume, or of the maps of them.
+fn shown(settings: &Settings, handle: &str) -> Vec<String> {
+    let blocks = settings.sysfs.join("block");
+    let disks = names(&blocks).into_iter().filter(|name| is_disk_of(settings, &blocks.join(name), handle));
+    disks.map(|name| map_over(settings, &blocks.join(&name), handle).unwrap_or(name)).collect()
+}
+
+/// The map that multipathd made of the disk, which it keeps to itself: the map is the disk then, whatever links lead to.
+fn map_over(settings: &Settings, folder: &Path, handle: &str) -> Option<String> {
+    let mut holders = names(&folder.join("holders")).into_iter();
+    holders.find(|holder| is_map_of(settings, &settings.sysfs.join("block").join(holder), handle))
+}
+
+fn is_disk_of(settings: &Settings, folder: &Path, handle: &str) -> bool {
+    page(folder).is_some_and(|page| is_page_of(&page, handle)) && may_be_hot_plugged(settings, folder)
+}
+
+/// Whether multipathd made a map of the volume's disk and of no other: it goes by what disks call themselves.
+fn is_map_of(settings: &Settings, folder: &Path, handle: &str) -> bool {
+    let is_map = fs::read(folder.join("dm/uuid")).is_ok_and(|uuid| uuid.starts_with(b"mpath-"));
+    let slaves = folder.join("slaves");
+    let disks = names(&slaves);
+    is_map && !disks.is_empty() && disks.iter().all(|disk| is_disk_of(settings, &slaves.join(disk), handle))
 }
 
 /// Whether a disk may be one that KubeVirt plugged in. Whoever runs an iSCSI server decides what its disks call
@@ -259,6 +284,8 @@ impl Arrivals {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
 
     fn settings(folder: &Path) -> Settings {
@@ -313,6 +340,75 @@ mod tests {
             assert_eq!(may_be_hot_plugged(&settings, &sysfs("block").join(name)), expected, "{name}");
         }
         assert!(may_be_hot_plugged(&settings, &sysfs("block/absent")));
+    }
+
+    /// A disk in sysfs with this way and the page of the volume.
+    fn disk(settings: &Settings, name: &str, way: &str) {
+        let (folder, blocks) = (settings.sysfs.join("devices").join(way), settings.sysfs.join("block"));
+        for folder in [&folder.join("device"), &folder.join("holders"), &folder.join("slaves"), &blocks] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        let page = [&[0, 0x83, 0, 18, 2, 0, 0, 14], &b"drive-ua-pvc-1"[..]].concat();
+        fs::write(folder.join("device/vpd_pg83"), page).unwrap();
+        std::os::unix::fs::symlink(&folder, blocks.join(name)).unwrap();
+    }
+
+    /// A map of device-mapper over these disks. Returns its folder.
+    fn map(settings: &Settings, name: &str, uuid: &str, disks: &[&str]) -> PathBuf {
+        let folder = settings.sysfs.join("devices/virtual/block").join(name);
+        let blocks = settings.sysfs.join("block");
+        for folder in [&folder.join("dm"), &folder.join("slaves"), &folder.join("holders"), &blocks] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        fs::write(folder.join("dm/uuid"), format!("{uuid}\n")).unwrap();
+        std::os::unix::fs::symlink(&folder, blocks.join(name)).unwrap();
+        for disk in disks {
+            let below = fs::canonicalize(blocks.join(disk)).unwrap();
+            std::os::unix::fs::symlink(&folder, below.join("holders").join(name)).unwrap();
+            std::os::unix::fs::symlink(&below, folder.join("slaves").join(disk)).unwrap();
+        }
+        folder
+    }
+
+    const MULTIPATH: &str = "mpath-0QEMU_QEMU_HARDDISK_drive-ua-pvc-1";
+    const OWN: (&str, &str) = ("sda", "pci0/virtio3/host0/block/sda");
+    const OF_A_SERVER: (&str, &str) = ("sdb", "platform/host7/session1/block/sdb");
+
+    #[rstest]
+    #[case::of_the_disk(&[OWN], MULTIPATH, true, &["dm-0"])]
+    #[case::of_a_servers_disk(&[OF_A_SERVER], MULTIPATH, false, &[])]
+    #[case::of_both(&[OWN, OF_A_SERVER], MULTIPATH, false, &["sda"])]
+    #[case::of_another_program(&[OWN], "LVM-0QEMU", false, &["sda"])]
+    #[case::of_no_disk(&[], MULTIPATH, false, &[])]
+    fn a_disk_that_multipathd_has_a_map_of_is_the_map(
+        #[case] disks: &[(&str, &str)],
+        #[case] uuid: &str,
+        #[case] is_linked: bool,
+        #[case] expected: &[&str],
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = settings(folder.path());
+        for (name, way) in disks {
+            disk(&settings, name, way);
+        }
+        let names: Vec<_> = disks.iter().map(|(name, _)| *name).collect();
+        let map_of_disks = map(&settings, "dm-0", uuid, &names);
+        assert_eq!(leads_to(&settings, &map_of_disks, "pvc-1"), is_linked);
+        assert!(!leads_to(&settings, &map_of_disks, "pvc-2"));
+        assert_eq!(shown(&settings, "pvc-1"), expected);
+        assert!(shown(&settings, "pvc-2").is_empty());
+        // of a partition of the map: its link ends in the handle too
+        let part = map(&settings, "dm-1", "part1-mpath-0QEMU_QEMU_HARDDISK_drive-ua-pvc-1", &["dm-0"]);
+        assert!(!leads_to(&settings, &part, "pvc-1"));
+    }
+
+    #[test]
+    fn a_disk_without_a_map_is_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = settings(folder.path());
+        disk(&settings, OWN.0, OWN.1);
+        disk(&settings, OF_A_SERVER.0, OF_A_SERVER.1);
+        assert_eq!(shown(&settings, "pvc-1"), ["sda"]);
     }
 
     #[test]

@@ -459,8 +459,9 @@ impl Session<'_> {
         if place.is_some()
             && let Err(why) = self.is_not_exported(&claim).await
         {
-            // nothing was begun under it
-            if is_new {
+            // Nothing was begun under the first one. One that was there before may have a write on its way, which is
+            // fenced by it alone.
+            if is_new && seen.recorded() == Recorded::Nothing {
                 self.annotate(&claim, None).await?;
             }
             return Err(why);

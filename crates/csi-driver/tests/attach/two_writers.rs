@@ -3,7 +3,7 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use csi_driver::attach::Options;
-use kube::api::{Patch, PatchParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use rstest::rstest;
 use serde_json::{Value, json};
 use sim_apiserver::faults::{Answer, Rule};
@@ -218,6 +218,41 @@ async fn a_disk_that_this_call_did_not_add_stays_and_is_not_called_attached_eith
         assert!(refusal.message.contains("VirtualMachine shop/b"), "{refusal}");
         assert_eq!(bed.with_volume().await, ["a", "b"]);
     }
+}
+
+/// A volume of which nobody wrote whether it is a disk, while the host does not say whether it is exported.
+#[rstest]
+#[case::of_the_call_that_failed(false)]
+#[case::of_a_process_whose_write_may_be_on_its_way(true)]
+#[tokio::test(start_paused = true)]
+async fn an_attachment_that_may_not_begin_removes_no_annotation_but_the_first(#[case] is_of_another: bool) {
+    use harvester_api::annotations::CSI_ATTACH;
+
+    let bed = Bed::new().await;
+    let annotations = if is_of_another {
+        json!({CSI_ATTACH: bed.claim_text("a", None, "attach").await})
+    } else {
+        json!({})
+    };
+    let claim = json!({"metadata": {"name": "pvc-2", "annotations": annotations}, "spec": {"volumeMode": "Filesystem",
+        "volumeName": "pv-pvc-2", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
+    bed.claims().create(&PostParams::default(), &serde_json::from_value(claim).unwrap()).await.unwrap();
+    let status = Patch::Merge(json!({"status": {"phase": "Bound"}}));
+    bed.claims().patch_status("pvc-2", &PatchParams::default(), &status).await.unwrap();
+    let driver = Process::new(&bed, "p1");
+    bed.server.faults().add(Rule {
+        user: Some("p1".to_owned()),
+        verb: Some("get".to_owned()),
+        resource: Some("networkfilesystems".to_owned()),
+        ..Rule::new(Answer::Code(500))
+    });
+    let refusal = driver.publish_volume("pvc-2", "a").await.unwrap_err();
+    assert!(refusal.message.contains("read NetworkFilesystem"), "{refusal}");
+    let claim = bed.claims().get("pvc-2").await.unwrap();
+    let is_annotated = claim.metadata.annotations.is_some_and(|all| all.contains_key(CSI_ATTACH));
+    assert_eq!(is_annotated, is_of_another);
+    bed.server.faults().clear();
+    driver.publish_volume("pvc-2", "a").await.unwrap();
 }
 
 #[rstest]

@@ -82,7 +82,8 @@ impl Session<'_> {
         let is_on = found.spec.desired_state == "Enabled";
         // nobody wrote whether it is a disk or an export
         let is_unknown = record::reach_of(&claim).is_none();
-        if !is_on && is_unknown && self.is_a_disk(&claim).await? {
+        // on already, and annotated: who switched it on ended before its second look
+        if is_unknown && (is_annotated(&claim) || !is_on && self.has_machines().await?) {
             return Err(self.is_in_machines(&name));
         }
         let own = self.own_name().await?;
@@ -206,9 +207,9 @@ impl Session<'_> {
         Ok(name.filter(|name| name != NOBODYS))
     }
 
-    /// Whether a machine has the volume, or is to have it.
-    async fn is_a_disk(&self, claim: &PersistentVolumeClaim) -> Result<bool, Refusal> {
-        Ok(is_annotated(claim) || !self.machines_with_volume(None, true).await?.is_empty())
+    /// Whether a machine has the volume.
+    async fn has_machines(&self) -> Result<bool, Refusal> {
+        Ok(!self.machines_with_volume(None, true).await?.is_empty())
     }
 
     fn is_in_machines(&self, claim: &str) -> Refusal {

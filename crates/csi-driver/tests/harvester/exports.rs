@@ -21,6 +21,7 @@ use csi_driver::{
     volume::context,
 };
 use futures::FutureExt as _;
+use harvester_api::annotations::CSI_ATTACH;
 use k8s_openapi::api::{
     core::v1::{Event, PersistentVolumeClaim},
     storage::v1::VolumeAttachment,
@@ -276,6 +277,15 @@ test_cluster::component_tests! {
         let refusal = bed.publish_disk("vm-a").await.unwrap_err();
         assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal}");
         assert!(refusal.message().contains("is exported by NetworkFilesystem harvester-system/"), "{refusal}");
+        // of a process that ended between the export and its second look at the claim
+        let annotated = |text: Value| json!({"metadata": {"annotations": {CSI_ATTACH: text}}});
+        let text = json!({"vm": "vm-a", "vmUid": "uid", "op": "attach", "holder": "other"}).to_string();
+        cluster.harvester.patch::<PersistentVolumeClaim>(&claim, annotated(text.into())).await;
+        let refusal = bed.publish("vm-a").await.unwrap_err();
+        assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal}");
+        assert!(refusal.message().contains("is a disk of a machine"), "{refusal}");
+        assert_eq!(bed.export().await.spec.desired_state, "Enabled");
+        cluster.harvester.patch::<PersistentVolumeClaim>(&claim, annotated(json!(null))).await;
         cluster.guest.delete::<VolumeAttachment>("va-node-a").await;
         bed.leave("vm-a").await.unwrap();
         bed.until_export("the export is off", |export| export.status.state == "Disabled").await;

@@ -113,6 +113,7 @@ pub struct Attacher {
     turns: Turns,
     batches: batch::Batches,
     pace: pace::Pace,
+    lately: give_back::Lately,
     holder: Holder,
 }
 
@@ -123,8 +124,8 @@ impl Attacher {
         let process = RandomState::new().build_hasher().finish();
         let holder = Holder { name: format!("{}-{process:016x}", options.holder), written: 0.into() };
         let (plug, watches) = (plug::Plug::new(host.clone()), watches::Watches::new(host.clone(), tasks));
-        let (ages, turns, batches, pace) = Default::default();
-        Self { host, options, plug, watches, ages, turns, batches, pace, holder }
+        let (ages, turns, batches, pace, lately) = Default::default();
+        Self { host, options, plug, watches, ages, turns, batches, pace, lately, holder }
     }
 
     pub(crate) fn exports(&self) -> Option<&moved::Exports> {

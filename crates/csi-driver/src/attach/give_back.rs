@@ -12,7 +12,10 @@
 //! annotation while its own is younger than [`UNMOUNTED_FOR`]: nobody gives back under one that is. What a restarted
 //! machine is to get again is in use without another answer: VolumeAttachments are asked first.
 
-use std::sync::Arc;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
 
 use controller_kit::Cache;
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
@@ -29,6 +32,24 @@ use super::{
     why::Claims,
 };
 use crate::refusal::Refusal;
+
+/// What VolumeAttachments said lately: on a host where nothing gets on, each of many calls asks about all other disks,
+/// and each answer takes a list of all VolumeAttachments.
+#[derive(Default)]
+pub(super) struct Lately(Mutex<HashMap<String, (Instant, bool)>>);
+
+impl Lately {
+    fn of(&self, volume: &str) -> Option<bool> {
+        let known = self.0.lock().expect("no panic while it is changed");
+        known.get(volume).filter(|(then, _)| then.elapsed() < LOOK_AGAIN).map(|(_, is_attached)| *is_attached)
+    }
+
+    fn said(&self, volume: &str, is_attached: bool) {
+        let mut known = self.0.lock().expect("no panic while it is changed");
+        known.retain(|_, (then, _)| then.elapsed() < LOOK_AGAIN);
+        known.insert(volume.to_owned(), (Instant::now(), is_attached));
+    }
+}
 
 impl Session<'_> {
     /// The disks on their way into the machine, this one among them.
@@ -245,7 +266,11 @@ impl Session<'_> {
             return false;
         }
         for other in &others {
-            if self.is_attached(&other.volume).await {
+            let is_attached = match self.attacher.lately.of(&other.volume) {
+                Some(known) => known,
+                None => self.is_attached(&other.volume).await,
+            };
+            if is_attached {
                 return true;
             }
         }
@@ -257,7 +282,11 @@ impl Session<'_> {
     async fn is_attached(&self, volume: &str) -> bool {
         let users = (self.attacher.options.users)(volume).await;
         match users {
-            Ok(users) => users.iter().any(|user| user.is_attached),
+            Ok(users) => {
+                let is_attached = users.iter().any(|user| user.is_attached);
+                self.attacher.lately.said(volume, is_attached);
+                is_attached
+            }
             Err(why) => {
                 tracing::warn!("volume {volume} stays where it keeps others out: {why}");
                 true

@@ -46,7 +46,7 @@ pub(crate) struct Bed {
     pub(crate) states: Arc<Mutex<Vec<State>>>,
     /// The role of CSI drivers grants to patch machines, as it does from Harvester 1.8 on.
     pub(crate) may_patch: bool,
-    guest: ApiServer,
+    pub(crate) guest: ApiServer,
 }
 
 impl Bed {

@@ -300,6 +300,35 @@ async fn beside_a_disk_whose_volume_attachment_is_true_none_is_taken_out_and_all
     assert!(came < freed + Duration::from_secs(120), "{:?}", came - freed);
 }
 
+/// The attached one comes last by its name.
+#[tokio::test(start_paused = true)]
+async fn many_disks_that_wait_ask_little_about_one_another() {
+    const COUNT: usize = 12;
+    let bed = Bed::new("v1.8.0").await;
+    let driver = Process::new(&bed, "p1", 0, &Deeds::default());
+    bed.has_nodes_and_a_volume().await;
+    bed.wants("a").await;
+    bed.is_told_attached("a").await;
+    bed.host_attaches(VOLUME, Some("stuck")).await;
+    let names: Vec<_> = (0..COUNT).map(|number| format!("a-{number}")).collect();
+    for name in &names {
+        bed.claim(name, STORAGE_CLASS).await;
+    }
+    let asked = async {
+        seconds(300).await;
+        bed.guest.audit().clear();
+        seconds(100).await;
+        let records = bed.guest.audit().records();
+        records.iter().filter(|one| one.verb == "list" && one.uri.contains("/volumeattachments")).count()
+    };
+    let all = futures::future::join_all(names.iter().map(|name| calls(&driver, name)));
+    tokio::select! {
+        _ = async { tokio::join!(all, calls(&driver, VOLUME)) } => panic!("they came"),
+        // each looks again each ten seconds: about itself, not about all others
+        asked = asked => assert!((1..10 * COUNT * COUNT / 2).contains(&asked), "{asked}"),
+    }
+}
+
 /// Volumes that Harvester never brings, and that their Pods want for half an hour.
 #[rstest]
 #[case::they_wait(false)]

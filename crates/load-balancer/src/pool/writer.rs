@@ -245,10 +245,10 @@ async fn work(shared: Arc<Shared>, pool: String, mut jobs: mpsc::UnboundedReceiv
             }
         }
         pace.go_by(shared.apart(&pool));
-        if waiting.turn(&pace).is_none_or(|turn| turn > Instant::now()) {
+        let Waiting { jobs: batch, askers } = waiting.take(&pace);
+        if batch.is_empty() {
             continue;
         }
-        let Waiting { jobs: batch, askers } = std::mem::take(&mut waiting);
         let (orders, answers): (Vec<_>, Vec<_>) =
             batch.into_iter().map(|job| (job.order, job.on_answer)).unzip();
         let mut was_sent = false;
@@ -268,7 +268,7 @@ async fn work(shared: Arc<Shared>, pool: String, mut jobs: mpsc::UnboundedReceiv
     }
 }
 
-/// Orders that are not carried out yet: the next write takes all of them along, whoever causes it.
+/// Orders that are not carried out yet: the next write takes all of them along, whichever namespace causes it.
 #[derive(Default)]
 struct Waiting {
     jobs: Vec<Job>,
@@ -287,9 +287,26 @@ impl Waiting {
     /// The time from which one of them may cause a write; `None`: there is none.
     fn turn(&self, pace: &Pace) -> Option<Instant> {
         let turn = |asker: &Option<String>| {
-            asker.as_deref().map_or_else(Instant::now, |namespace| pace.turn(namespace))
+            asker.as_deref().and_then(|namespace| pace.turn(namespace)).unwrap_or_else(Instant::now)
         };
         self.askers.iter().map(turn).min()
+    }
+
+    /// What is carried out now. While no namespace has its turn, that is what no object asks for, which would cause a write for each of
+    /// theirs: a pool is looked at after each release.
+    fn take(&mut self, pace: &Pace) -> Self {
+        let now = Instant::now();
+        if self.askers.iter().flatten().any(|namespace| pace.has_turn(namespace, now)) {
+            return std::mem::take(self);
+        }
+        let askers: BTreeSet<_> = self.askers.take(&None).into_iter().collect();
+        if askers.is_empty() {
+            return Self::default();
+        }
+        let (jobs, waits) =
+            std::mem::take(&mut self.jobs).into_iter().partition(|job| job.asked_by.is_none());
+        self.jobs = waits;
+        Self { jobs, askers }
     }
 }
 

@@ -39,11 +39,13 @@ impl Pace {
         self.apart = apart;
     }
 
-    /// The time from which the namespace may cause a write; it may be over.
-    pub(super) fn turn(&self, namespace: &str) -> Instant {
-        let settled = self.settled.get(namespace);
-        let turn = settled.and_then(|settled| settled.checked_sub(self.apart * (BURST - 1)));
-        turn.unwrap_or_else(Instant::now)
+    /// The time from which the namespace may cause a write; it may be over. `None`: at any time.
+    pub(super) fn turn(&self, namespace: &str) -> Option<Instant> {
+        self.settled.get(namespace)?.checked_sub(self.apart * (BURST - 1))
+    }
+
+    pub(super) fn has_turn(&self, namespace: &str, now: Instant) -> bool {
+        self.turn(namespace).is_none_or(|turn| turn <= now)
     }
 
     /// These namespaces asked for a write that was sent; it counts for those whose turn it was.
@@ -51,9 +53,24 @@ impl Pace {
         let now = Instant::now();
         self.settled.retain(|_, settled| *settled > now);
         for namespace in askers {
-            if self.turn(namespace) <= now {
+            if self.has_turn(namespace, now) {
                 *self.settled.entry(namespace.clone()).or_insert(now) += self.apart;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // the clock goes on between two looks at it, which a paused one does not
+    #[test]
+    fn what_a_namespace_has_written_counts_from_the_first_time_on() {
+        let mut pace = Pace::default();
+        pace.go_by(APART_WHERE_LARGE);
+        pace.caused([&"shop".to_owned()].into_iter());
+        assert!(pace.settled.contains_key("shop"));
+        assert!(pace.has_turn("lab", Instant::now()));
     }
 }

@@ -173,17 +173,18 @@ fn pace_membership(seen: &Seen, write: Write, changed: Changed) -> Result<Step, 
     };
     let returns: Vec<_> = joined.iter().filter_map(wait).collect();
     let Some(first) = returns.iter().min() else { return Ok(Step::WriteSliceWithout { write, left }) };
-    if let Some(later) = seen.slice_readiness_in {
-        return Err(later);
-    }
     let is_back = |gone: &BackendId| joined.iter().any(|id| id.uid == gone.uid);
+    let is_nobody_gone = left.iter().all(is_back);
     let waits = returns.len() == joined.len()
-        && left.iter().all(is_back)
+        && is_nobody_gone
         && flipped.iter().all(|id| seen.backend_due_in.contains_key(id));
-    if waits {
-        return Err(*first);
-    }
     flipped.extend(left);
+    match seen.slice_readiness_in {
+        Some(later) if is_nobody_gone => return Err(later),
+        Some(_) => return Ok(Step::WriteSliceWithout { write, left: flipped }),
+        None if waits => return Err(*first),
+        None => {}
+    }
     Ok(Step::WriteSliceReadiness { write, flipped })
 }
 

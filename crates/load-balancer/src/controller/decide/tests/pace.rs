@@ -196,6 +196,9 @@ fn a_vm_that_leaves_leaves_at_once_and_one_that_comes_back_soon_after_waits() {
         (vec![], Some(LATER)),
         "in the turn of its namespace"
     );
+    let replaced = written_lately(&one, selecting(without, &all[1..]));
+    let replaced = Seen { slice_readiness_in: Some(LATER), ..replaced };
+    assert_eq!(steps(&replaced), ["write slice"], "nor does who leaves while another one comes back");
     let leaving = Seen { slice_readiness_in: Some(LATER), ..selecting(with, without) };
     assert_eq!(steps(&leaving), ["write slice"], "who leaves waits for no turn");
 }

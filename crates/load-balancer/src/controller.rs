@@ -265,6 +265,7 @@ impl Controller {
         self.note_orphan(seen, orphaned || learned.held_by_stranger);
         let refused =
             learned.refused_writes.iter().filter_map(|write| self.refusals.again(key, write.kind)).min();
+        let again = again.into_iter().chain(self.refusals.stranger_again(key)).min();
         let again = next_look(again, unwatched || learned.unwatched, refused);
         Ok(Some(again.map_or(Action::AwaitChange, Action::RequeueAfter)))
     }

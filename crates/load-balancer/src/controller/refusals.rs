@@ -100,6 +100,12 @@ impl Refusals {
         Some(known.service.clone())
     }
 
+    /// The time until that Service is read again.
+    pub(crate) fn stranger_again(&self, key: &ObjectKey) -> Option<Duration> {
+        let read = self.strangers().get(key)?.read;
+        UNWATCHED_AGAIN.checked_sub(read.elapsed()).filter(|wait| !wait.is_zero())
+    }
+
     /// The Service of this name was read: somebody else's, or none.
     pub(crate) fn note_stranger(&self, key: &ObjectKey, service: Option<Arc<RawObject<Service>>>) {
         let mut all = self.strangers();
@@ -193,5 +199,21 @@ mod tests {
         refusals.note(&key, "Service", &service, None, "exceeded quota", false);
         assert_eq!(refusals.again(&key, "EndpointSlice"), Some(Duration::ZERO));
         assert_eq!(refusals.again(&key, "Service"), Some(UNWATCHED_AGAIN));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_strangers_service_is_read_again_a_minute_after_it_was_read_however_often_the_object_is_looked_at()
+     {
+        let (refusals, key) = (Refusals::default(), ObjectKey::new("shop", "web"));
+        assert_eq!(refusals.stranger_again(&key), None);
+        let service = RawObject::from_json(json!({"metadata": {"name": "web"}})).unwrap();
+        refusals.note_stranger(&key, Some(Arc::new(service)));
+        for left in [60, 20] {
+            assert!(refusals.stranger(&key).is_some());
+            assert_eq!(refusals.stranger_again(&key), Some(Duration::from_secs(left)));
+            tokio::time::advance(Duration::from_secs(left.min(40))).await;
+        }
+        assert!(refusals.stranger(&key).is_none());
+        assert_eq!(refusals.stranger_again(&key), None, "it was read, and is nobody's");
     }
 }

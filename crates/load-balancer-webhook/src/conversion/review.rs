@@ -209,13 +209,20 @@ impl Needs {
         if look.api_version != VERSIONS[1] {
             return;
         }
+        let needs_pools = look.spec.ipam != "dhcp" && !look.status.address.is_empty();
+        let needs_machines = !look.spec.backend_servers.is_empty();
+        if !needs_pools && !needs_machines {
+            return;
+        }
         // an annotation of another object, or of an earlier version, counts for nothing
-        let was_kept = || {
-            look.metadata.annotations.contains_key(KEPT)
-                && serde_json::from_str(object).is_ok_and(|mut object| take_kept(&mut object).is_some())
-        };
-        self.pools |= look.spec.ipam != "dhcp" && !look.status.address.is_empty() && !was_kept();
-        self.machines |= !look.spec.backend_servers.is_empty();
+        let kept = look.metadata.annotations.contains_key(KEPT).then(|| {
+            let mut object: Value = serde_json::from_str(object).ok()?;
+            let (_, status) = take_kept(&mut object)?;
+            Some(status["backendServers"] == object["spec"]["backendServers"])
+        });
+        let kept = kept.flatten();
+        self.pools |= needs_pools && kept.is_none();
+        self.machines |= needs_machines && kept != Some(true);
     }
 }
 

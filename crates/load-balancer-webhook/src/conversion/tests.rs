@@ -245,6 +245,12 @@ fn shown(metadata: &Value) -> Value {
     alpha
 }
 
+fn with_backends(addresses: &[&str], generation: i64) -> Value {
+    let mut alpha = shown(&json!({"generation": generation}));
+    alpha["spec"]["backendServers"] = json!(addresses);
+    alpha
+}
+
 #[rstest]
 #[case::kept(beta(), BETA, false, false)]
 #[case::today(beta(), ALPHA, false, false)]
@@ -252,6 +258,9 @@ fn shown(metadata: &Value) -> Value {
 #[case::leased(object(ALPHA, &json!({"spec": {"ipam": "dhcp"}, "status": {"address": "192.0.2.7"}})), BETA, false, false)]
 #[case::backends(object(ALPHA, &json!({"spec": {"ipam": "pool", "backendServers": ["10.0.0.1"]}})), BETA, false, true)]
 #[case::kept_and_edited(shown(&json!({})), BETA, false, false)]
+#[case::kept_with_its_backends(with_backends(&["10.0.0.1"], 4), BETA, false, false)]
+#[case::kept_with_other_backends(with_backends(&["10.0.0.9"], 4), BETA, false, true)]
+#[case::backends_of_an_earlier_version(with_backends(&["10.0.0.1"], 6), BETA, true, true)]
 #[case::of_another_object(shown(&json!({"uid": "u-2"})), BETA, true, false)]
 #[case::of_an_earlier_version(shown(&json!({"generation": 6})), BETA, true, false)]
 fn the_cluster_is_asked_only_for_what_an_object_needs(

@@ -9,8 +9,11 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderMap, HeaderValue, Request, StatusCode, header::USER_AGENT};
-use jiff::Timestamp;
+use http::{
+    HeaderMap, HeaderValue, Request, StatusCode,
+    header::{DATE, USER_AGENT},
+};
+use jiff::{Timestamp, fmt::rfc2822::DateTimeParser};
 use kube::{Client, Config, client::Body};
 use secrecy::ExposeSecret as _;
 use tokio::{sync::watch, time::Instant};
@@ -106,10 +109,11 @@ impl Current {
         }
     }
 
-    /// The server refused the token of a request: the next ones take the other one, unless that has ended, as the source's
-    /// has when it was renewed for a while.
-    fn refused(&self, by_source: bool, now: Timestamp) {
-        let has_ended = |ends: Expiry| ends.remaining(now).is_some_and(|left| !left.is_positive());
+    /// The server, whose clock shows `now`, refused the token of a request: the next ones take the other one, unless that
+    /// has ended, as the source's has when it was renewed for a while.
+    fn refused(&self, by_source: bool, now: Option<Timestamp>) {
+        let left = |ends: Expiry| ends.remaining(now?);
+        let has_ended = |ends: Expiry| left(ends).is_some_and(|left| !left.is_positive());
         if self.of_source.is_none() || !by_source && self.source_ends.is_some_and(has_ended) {
             return;
         }
@@ -289,7 +293,7 @@ pub(crate) fn front(current: Arc<RwLock<Arc<Current>>>, options: &Options, names
                 let answer = client.send(request).await?;
                 heard = true;
                 if answer.status() == StatusCode::UNAUTHORIZED && tells_of_token {
-                    current.refused(by_source, Timestamp::now());
+                    current.refused(by_source, server_time(answer.headers()));
                 }
                 tell(Some(answer.status().as_u16()), Some(answer.headers()));
                 retry_after::told(answer).await
@@ -305,6 +309,11 @@ pub(crate) fn front(current: Arc<RwLock<Arc<Current>>>, options: &Options, names
         }
     });
     Client::new(service, namespace)
+}
+
+/// The clock of the server.
+fn server_time(headers: &HeaderMap) -> Option<Timestamp> {
+    DateTimeParser::new().parse_timestamp(headers.get(DATE)?.as_bytes()).ok()
 }
 
 #[cfg(test)]
@@ -331,7 +340,10 @@ mod tests {
         };
         let current = Current::of_cloud_config(&copy, &Options::named("part/1")).unwrap();
         let by_source = || current.client().1;
-        let now = Timestamp::from_second(1_800_000_000).unwrap();
+        let header =
+            HeaderMap::from_iter([(DATE, HeaderValue::from_static("Fri, 15 Jan 2027 08:00:00 GMT"))]);
+        let now = server_time(&header);
+        assert_eq!(now, Timestamp::from_second(1_800_000_000).ok());
         assert!(!by_source());
         current.refused(false, now);
         assert!(by_source());

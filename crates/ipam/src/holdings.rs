@@ -4,18 +4,21 @@ use std::{
     collections::{BTreeMap, BTreeSet, btree_map},
     iter::Peekable,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    sync::Arc,
 };
 
 use crate::family::Family;
 
+const LOWEST: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+const HIGHEST: IpAddr = IpAddr::V6(Ipv6Addr::from_bits(u128::MAX));
 /// So many names are looked at for namesakes: a tenant may make thousands that begin as another does.
 const LOOKS: usize = 256;
 
-/// One holder for each address; a holder can have several addresses.
+/// One holder for each address; a holder can have several addresses. Both orders share the holder's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Holdings {
-    by_address: BTreeMap<IpAddr, String>,
-    by_holder: BTreeMap<String, BTreeSet<IpAddr>>,
+    by_address: BTreeMap<IpAddr, Arc<str>>,
+    by_holder: BTreeSet<(Arc<str>, IpAddr)>,
 }
 
 impl Holdings {
@@ -24,27 +27,27 @@ impl Holdings {
     }
 
     pub(crate) fn holder(&self, address: IpAddr) -> Option<&str> {
-        self.by_address.get(&address).map(String::as_str)
+        self.by_address.get(&address).map(|holder| &**holder)
     }
 
     /// The addresses of one holder, in numeric order.
     pub(crate) fn of(&self, holder: &str) -> impl Iterator<Item = IpAddr> {
-        self.by_holder.get(holder).into_iter().flatten().copied()
+        let all = (Arc::from(holder), LOWEST)..=(Arc::from(holder), HIGHEST);
+        self.by_holder.range(all).map(|(_, address)| *address)
     }
 
     /// How many addresses the holders of a namespace have.
     pub(crate) fn count_in(&self, namespace: &str) -> usize {
         let prefix = format!("{namespace}/");
-        let from_there = self.by_holder.range(prefix.clone()..);
-        let held = from_there.take_while(|(holder, _)| holder.starts_with(&prefix));
-        held.map(|(_, addresses)| addresses.len()).sum()
+        let from_there = self.by_holder.range((Arc::from(prefix.as_str()), LOWEST)..);
+        from_there.take_while(|(holder, _)| holder.starts_with(&prefix)).count()
     }
 
     /// The addresses of the holders whose names differ from `holder` in the last `tail` bytes only, in the order of those
     /// names.
     pub(crate) fn of_namesakes(&self, holder: &str, tail: usize) -> impl Iterator<Item = IpAddr> {
         let stem = holder.len().checked_sub(tail).and_then(|end| holder.get(..end));
-        let from_there = stem.map(|stem| self.by_holder.range(stem.to_owned()..));
+        let from_there = stem.map(|stem| self.by_holder.range((Arc::from(stem), LOWEST)..));
         let is_namesake = move |other: &str| other != holder && other.len() == holder.len();
         from_there
             .into_iter()
@@ -52,7 +55,7 @@ impl Holdings {
             .take(LOOKS)
             .take_while(move |(other, _)| stem.is_some_and(|stem| other.starts_with(stem)))
             .filter(move |(other, _)| is_namesake(other))
-            .flat_map(|(_, addresses)| addresses.iter().copied())
+            .map(|(_, address)| *address)
     }
 
     /// The highest address of a family that `admits` lets through.
@@ -72,28 +75,25 @@ impl Holdings {
 
     /// In numeric order of the addresses.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (IpAddr, &str)> {
-        self.by_address.iter().map(|(address, holder)| (*address, holder.as_str()))
+        self.by_address.iter().map(|(address, holder)| (*address, &**holder))
     }
 
     /// As they stand in the status of a pool.
     pub(crate) fn texts(&self) -> impl Iterator<Item = (String, String)> {
-        self.by_address.iter().map(|(address, holder)| (address.to_string(), holder.clone()))
+        self.by_address.iter().map(|(address, holder)| (address.to_string(), holder.to_string()))
     }
 
     /// Gives `address` to `holder`, and takes it from another.
     pub(crate) fn insert(&mut self, address: IpAddr, holder: &str) {
         self.remove(address);
-        self.by_address.insert(address, holder.to_owned());
-        self.by_holder.entry(holder.to_owned()).or_default().insert(address);
+        let holder: Arc<str> = holder.into();
+        self.by_address.insert(address, holder.clone());
+        self.by_holder.insert((holder, address));
     }
 
     pub(crate) fn remove(&mut self, address: IpAddr) {
-        let Some(holder) = self.by_address.remove(&address) else { return };
-        if let Some(addresses) = self.by_holder.get_mut(&holder) {
-            addresses.remove(&address);
-            if addresses.is_empty() {
-                self.by_holder.remove(&holder);
-            }
+        if let Some(holder) = self.by_address.remove(&address) {
+            self.by_holder.remove(&(holder, address));
         }
     }
 }
@@ -101,7 +101,7 @@ impl Holdings {
 /// Whether addresses are held that are asked for in ascending order, for the most part: a step instead of a search each.
 pub(crate) struct Ascent<'a> {
     of: &'a Holdings,
-    ahead: Option<Peekable<btree_map::Range<'a, IpAddr, String>>>,
+    ahead: Option<Peekable<btree_map::Range<'a, IpAddr, Arc<str>>>>,
     at: Option<IpAddr>,
 }
 

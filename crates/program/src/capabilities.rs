@@ -15,6 +15,8 @@
 
 mod answer;
 mod crds;
+#[cfg(feature = "process")]
+mod missing;
 
 use std::{
     borrow::Cow,
@@ -32,6 +34,8 @@ use tokio::{
 };
 
 use self::answer::{Answer, Tracked, ask};
+#[cfg(feature = "process")]
+pub use self::missing::{Need, Needs, RightsMissing};
 use crate::{Subscribers, TaskGroup};
 
 /// Between two questions about a right that is granted.
@@ -80,18 +84,20 @@ impl Right {
     pub fn within(self, namespace: impl Into<String>) -> Self {
         Self { namespace: Some(namespace.into()), ..self }
     }
+
+    /// What it is about, whatever its name and namespace: `loadbalancers.loadbalancer.harvesterhci.io`, `services/status`.
+    pub fn kind(&self) -> String {
+        let Self { group, resource, subresource, .. } = self;
+        let with =
+            |sign: char, text: &str| if text.is_empty() { String::new() } else { format!("{sign}{text}") };
+        format!("{resource}{}{}", with('.', group), with('/', subresource))
+    }
 }
 
 impl fmt::Display for Right {
     /// `update services/status in namespace shop`, `list virtualmachines.kubevirt.io`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.verb, self.resource)?;
-        if !self.group.is_empty() {
-            write!(f, ".{}", self.group)?;
-        }
-        if !self.subresource.is_empty() {
-            write!(f, "/{}", self.subresource)?;
-        }
+        write!(f, "{} {}", self.verb, self.kind())?;
         if let Some(name) = &self.name {
             write!(f, " {name}")?;
         }

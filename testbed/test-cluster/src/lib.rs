@@ -28,6 +28,7 @@
 
 pub mod addresses;
 mod cluster;
+pub mod grants;
 mod inventory;
 pub mod manifests;
 pub mod real;

@@ -216,12 +216,12 @@ impl Candidate {
         let mut why = "no answer".to_owned();
         loop {
             sleep(self.election.retry_period).await;
-            if !self.leadership.is_current() {
+            let Some(deadline) = self.leadership.deadline() else {
                 let Election { namespace, name, renew_deadline, .. } = &self.election;
                 let (namespace, name, deadline) = (namespace.clone(), name.clone(), *renew_deadline);
                 return Error::Lost { namespace, name, deadline, why };
-            }
-            let until = self.leadership.deadline().min(Instant::now() + self.try_timeout());
+            };
+            let until = deadline.min(Instant::now() + self.try_timeout());
             match tokio::time::timeout_at(until, self.try_once()).await {
                 Ok(Ok(true)) => {}
                 Ok(Ok(false)) => {

@@ -31,13 +31,13 @@ impl Leadership {
 
     /// Whether a write may start now.
     pub(super) fn is_current(&self) -> bool {
-        Instant::now() < self.deadline()
+        self.deadline().is_some()
     }
 
-    /// When the right ends unless it is renewed; the past when there is none.
-    pub(super) fn deadline(&self) -> Instant {
+    /// When the right ends unless it is renewed; `None`: there is none now.
+    pub(super) fn deadline(&self) -> Option<Instant> {
         let until = *self.until.lock().expect("no panic while the deadline is locked");
-        until.unwrap_or_else(Instant::now)
+        until.filter(|until| Instant::now() < *until)
     }
 
     /// For how long the last renewal is older than the Lease lasts; `None` while the Lease lasts or where there is
@@ -88,5 +88,35 @@ impl tower::Service<Request<Body>> for Fence {
         }
         let client = self.inner.clone();
         async move { client.send(request).await }.map_err(Into::into).boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::{Api, api::PostParams};
+    use sim_apiserver::ApiServer;
+
+    use super::*;
+
+    // with a clock that stands still two looks at it are one
+    #[tokio::test]
+    async fn nothing_is_written_before_the_lease_is_had_and_after_it_ended_on_a_clock_that_runs() {
+        let server = ApiServer::builder().build();
+        let leadership = Leadership::new(Duration::from_secs(3600));
+        let fenced = leadership.client(server.client("admin"));
+        let write = async |name: &str| {
+            let mut config = ConfigMap::default();
+            config.metadata.name = Some(name.to_owned());
+            let api = Api::<ConfigMap>::namespaced(fenced.clone(), "kube-system");
+            let written = api.create(&PostParams::default(), &config).await;
+            written.map(drop).map_err(|error| crate::error_message(&error))
+        };
+        let refused = Err(crate::error_message(&kube::Error::Service(NotLeading.into())));
+        assert_eq!((leadership.is_current(), write("before").await), (false, refused.clone()));
+        leadership.renewed(Instant::now());
+        assert_eq!((leadership.is_current(), write("meanwhile").await), (true, Ok(())));
+        leadership.end();
+        assert_eq!((leadership.is_current(), write("after").await), (false, refused));
     }
 }

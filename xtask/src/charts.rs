@@ -40,13 +40,23 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     tools::ensure(Tool::Helm)?;
     let helm = Tool::Helm.find().context("helm was just built")?;
     let folder = workspace::target().join("charts");
+    let made = make(options, &helm, &folder)?;
+    if made {
+        println!("{}: serve this folder over HTTP", folder.display());
+    }
+    Ok(made)
+}
+
+fn make(options: &Options, helm: &Path, folder: &Path) -> Result<bool> {
     if folder.exists() {
         // a package of another version would be in the index
-        fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+        fs::remove_dir_all(folder).with_context(|| format!("remove {}", folder.display()))?;
     }
-    fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
     let mut images = BTreeSet::new();
-    let sources = workspace::target().join("charts-sources");
+    let mut sources = folder.as_os_str().to_owned();
+    sources.push("-sources");
+    let sources = PathBuf::from(sources);
     for chart in charts()? {
         let name = chart.file_name().unwrap_or_default();
         let chart = match &options.registry {
@@ -56,13 +66,13 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         let name = name.display();
         let arguments =
             [OsStr::new("package"), chart.as_os_str(), OsStr::new("--destination"), folder.as_os_str()];
-        if !step::run(&format!("package {name}"), Command::new(&helm).args(arguments))?.succeeded {
+        if !step::run(&format!("package {name}"), Command::new(helm).args(arguments))?.succeeded {
             return Ok(false);
         }
-        images.extend(images_of(&helm, &chart, options.registry.as_deref())?);
+        images.extend(images_of(helm, &chart, options.registry.as_deref())?);
     }
-    let mut index = Command::new(&helm);
-    index.args(["repo", "index"]).arg(&folder);
+    let mut index = Command::new(helm);
+    index.args(["repo", "index"]).arg(folder);
     if let Some(url) = &options.url {
         index.args(["--url", url]);
     }
@@ -71,7 +81,6 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     }
     let list: String = images.iter().map(|image| format!("{image}\n")).collect();
     fs::write(folder.join("images.txt"), list).context("write images.txt")?;
-    println!("{}: serve this folder over HTTP", folder.display());
     Ok(true)
 }
 
@@ -90,7 +99,7 @@ fn from_registry(chart: &Path, to: &Path, registry: &str) -> Result<PathBuf> {
     if to.exists() {
         fs::remove_dir_all(to).with_context(|| format!("remove {}", to.display()))?;
     }
-    copy(chart, to)?;
+    workspace::copy_folder(chart, to)?;
     // helm shows templates the second one
     for file in ["values.yaml", "files/values.yaml"].map(|file| to.join(file)) {
         let values = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
@@ -98,20 +107,6 @@ fn from_registry(chart: &Path, to: &Path, registry: &str) -> Result<PathBuf> {
             .with_context(|| format!("write {}", file.display()))?;
     }
     Ok(to.to_owned())
-}
-
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to).with_context(|| format!("make {}", to.display()))?;
-    for entry in fs::read_dir(from).with_context(|| format!("read {}", from.display()))? {
-        let entry = entry.with_context(|| format!("read {}", from.display()))?;
-        let (from, to) = (entry.path(), to.join(entry.file_name()));
-        if from.is_dir() {
-            copy(&from, &to)?;
-        } else {
-            fs::copy(&from, &to).with_context(|| format!("copy {}", from.display()))?;
-        }
-    }
-    Ok(())
 }
 
 /// Our images are those that no registry has yet: their names have no slash.
@@ -146,7 +141,82 @@ fn images(manifests: &str) -> BTreeSet<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::{BufRead as _, BufReader, Write as _},
+        net::TcpListener,
+        thread,
+    };
+
     use super::*;
+
+    /// A web server on loopback for the files of a folder, until the process ends.
+    fn serve(folder: PathBuf) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = BufReader::new(stream.unwrap());
+                let mut lines = Vec::new();
+                let mut line = String::new();
+                while stream.read_line(&mut line).unwrap_or(0) > 2 {
+                    lines.push(std::mem::take(&mut line));
+                }
+                let path = lines.first().and_then(|line| line.split(' ').nth(1)).unwrap_or("/");
+                let found = fs::read(folder.join(path.trim_start_matches('/')));
+                let (code, body) = found.map_or((404, Vec::new()), |body| (200, body));
+                let head = format!(
+                    "HTTP/1.1 {code} -\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+                    body.len()
+                );
+                // who is away needs no answer
+                drop(stream.get_mut().write_all(&[head.as_bytes(), &body].concat()));
+            }
+        });
+        format!("http://{address}")
+    }
+
+    /// As K3s and Rancher install them: by the address of the repository and the name of the chart.
+    #[test]
+    fn a_chart_out_of_the_index_renders_what_its_folder_does() {
+        let Some(helm) = Tool::Helm.find() else {
+            assert!(std::env::var_os("CI").is_none(), "no helm here: run `cargo xtask tools`");
+            println!("left out: helm is not on this machine: `cargo xtask tools` builds it");
+            return;
+        };
+        let folder = workspace::target().join("charts-served");
+        let repository = serve(folder.clone());
+        let rendered = |arguments: &[&OsStr]| {
+            let mut command = Command::new(&helm);
+            command.args(["template", "release"]).args(arguments);
+            for name in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
+                command.env(name, workspace::target().join("charts-served-helm"));
+            }
+            let told = command.output().unwrap();
+            assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+            String::from_utf8(told.stdout).unwrap()
+        };
+        // beside the index, and where its address says
+        for url in [None, Some(repository.clone())] {
+            assert!(make(&Options { url: url.clone(), registry: None }, &helm, &folder).unwrap());
+            let index = fs::read_to_string(folder.join("index.yaml")).unwrap();
+            assert_eq!(index.contains(&repository), url.is_some(), "{index}");
+            for chart in charts().unwrap() {
+                let by_folder = rendered(&[chart.as_os_str()]);
+                let name = chart.file_name().unwrap();
+                let by_index = rendered(&[name, OsStr::new("--repo"), OsStr::new(&repository)]);
+                assert!(by_index == by_folder, "{}: {by_index}", name.display());
+                assert!(by_index.contains("\nkind: Deployment\n"), "{by_index}");
+            }
+        }
+        // with the registry of the images, K3s needs no values
+        let registry = Some("registry.example.com".to_owned());
+        assert!(make(&Options { url: None, registry }, &helm, &folder).unwrap());
+        let images = fs::read_to_string(folder.join("images.txt")).unwrap();
+        assert!(images.lines().all(|image| image.starts_with("registry.example.com/")), "{images}");
+        let name = "harvester-cloud-provider";
+        let ccm = rendered(&[OsStr::new(name), OsStr::new("--repo"), OsStr::new(&repository)]);
+        assert!(ccm.contains("image: registry.example.com/harvester-cloud-provider:v"), "{ccm}");
+    }
 
     /// K3s installs them without values, and a name without a registry is looked for at docker.io.
     #[test]

@@ -18,6 +18,7 @@ pub mod mounts;
 mod place;
 mod plan;
 mod request;
+mod size;
 mod stats;
 mod system;
 mod tools;

@@ -10,7 +10,7 @@ use super::mounts::{self, Mount, Number};
 use super::place::{self, Kind, Place};
 use super::plan::{self, Publication, Publish, Wanted};
 use super::system::{bind, is_gone, mounts, set_options, shown, shown_block, unmount_all};
-use super::{Settings, disk, export, find, request, stats};
+use super::{Settings, disk, export, find, request, size, stats};
 use crate::csi::volume_capability::access_mode::Mode;
 use crate::csi::{
     NodeExpandVolumeRequest, NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
@@ -265,7 +265,7 @@ pub(crate) async fn expand(settings: &Settings, request: &NodeExpandVolumeReques
         )));
     };
     if stats::is_device(mount) {
-        disk::size_of(settings, &mount.target, required).await
+        size::grown(settings, &mount.target, required).await
     } else if mount.device.major == 0 {
         // an export grows on its server
         Ok(required)

@@ -1,14 +1,12 @@
-//! Disks: formatted, checked, mounted, grown.
+//! Disks: formatted, checked, mounted, and their file systems grown.
 
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read as _, Seek as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
 use rustix::fs::OFlags;
-use tokio::time::Instant;
 use tonic::Code;
 
 use super::Settings;
@@ -16,15 +14,10 @@ use super::content::{self, Content, FileSystem, HEAD};
 use super::find::{self, Device};
 use super::mounts::{Mount, Number};
 use super::plan::{self, Disk, Shown, Stage, Wanted};
+use super::size;
 use super::system::{blocking, internal, mounts, shown, unmount_all};
 use super::tools::{self, BLKID, E2FSCK, MKFS_EXT4, MKFS_XFS, MOUNT, RESIZE2FS, Tool, XFS_GROWFS};
 use crate::refusal::Refusal;
-
-/// The host has grown a disk before the machine's kernel knows. sysfs tells nobody when a size changes, so the node
-/// service asks again.
-const SIZE_AGAIN: Duration = Duration::from_millis(500);
-/// As long as it asks.
-const SIZE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Mounts a volume's device at its staging path, and makes its file system where there is none.
 ///
@@ -91,23 +84,6 @@ async fn read(path: &Path) -> Result<(u64, Vec<u8>), Refusal> {
         Ok((size, head))
     });
     read.await?.map_err(|error| internal(&format!("read {}", path.display()), &error))
-}
-
-/// The size of a disk, of the kernel's own knowledge where sysfs has it: a disk that hangs lets nobody open it.
-///
-/// # Errors
-/// Those of the system.
-pub(crate) fn size_now(settings: &Settings, path: &Path) -> io::Result<u64> {
-    const SECTOR: u64 = 512;
-    let number = find::number(path).map(|number| number.to_string());
-    let shown = number.and_then(|number| {
-        let file = settings.sysfs.join("dev/block").join(number).join("size");
-        fs::read_to_string(file).ok()?.trim().parse::<u64>().ok()?.checked_mul(SECTOR)
-    });
-    match shown {
-        Some(size) => Ok(size),
-        None => fs::File::open(path)?.seek(io::SeekFrom::End(0)),
-    }
 }
 
 async fn format(device: &Device, file_system: FileSystem, again: bool) -> Result<(), Refusal> {
@@ -228,53 +204,9 @@ pub(crate) async fn expand(
             mount.file_system
         )));
     };
-    let size = size_of(settings, &device, required).await?;
+    let size = size::grown(settings, &device, required).await?;
     grow(kind, &device, path).await?;
     Ok(size)
-}
-
-/// The size of a disk that the host has grown to `required` bytes.
-///
-/// # Errors
-/// UNAVAILABLE while it is smaller, by however little: kubelet never calls again after an answer. (A disk that the host
-/// keeps as a file, a little smaller than its claim, does not grow in a machine: docs/contract/csi-driver.md#hot-plug-refused.)
-pub(crate) async fn size_of(settings: &Settings, device: &Path, required: u64) -> Result<u64, Refusal> {
-    let until = Instant::now() + SIZE_WITHIN;
-    loop {
-        let (shown, path) = (settings.clone(), device.to_owned());
-        let found = blocking(move || size_now(&shown, &path)).await?;
-        let found =
-            found.map_err(|error| internal(&format!("read the size of {}", device.display()), &error))?;
-        if found >= required {
-            return Ok(found);
-        }
-        if Instant::now() >= until {
-            let device = device.display();
-            return Err(Refusal::new(
-                Code::Unavailable,
-                format!(
-                    "{device} has {found} bytes yet, and the volume is to have {required}: call again later"
-                ),
-            ));
-        }
-        rescan(settings, device);
-        tokio::time::sleep(SIZE_AGAIN).await;
-    }
-}
-
-/// Asks a SCSI disk for its size again; other disks have no such file.
-fn rescan(settings: &Settings, device: &Path) {
-    let Some(number) = find::number(device) else { return };
-    let file = rescan_file(settings, number);
-    let asked = fs::OpenOptions::new().write(true).open(file);
-    if let Err(error) = asked.and_then(|mut file| io::Write::write_all(&mut file, b"1")) {
-        tracing::debug!(device = %device.display(), %error, "the disk is not asked for its size");
-    }
-}
-
-/// By the disk's number: a raw device is published under the name of its pod's volume.
-fn rescan_file(settings: &Settings, number: Number) -> PathBuf {
-    settings.sysfs.join("dev/block").join(number.to_string()).join("device/rescan")
 }
 
 /// Another place below kubelet's root at which a whole file system is mounted too.
@@ -299,36 +231,6 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-
-    // kubelet takes the answer for the growth, and never asks again
-    #[tokio::test(start_paused = true)]
-    async fn a_growth_of_less_than_a_tenth_waits_for_the_disk_too() {
-        let disk = tempfile::NamedTempFile::new().unwrap();
-        disk.as_file().set_len(100).unwrap();
-        let refusal = size_of(&Settings::default(), disk.path(), 101).await.unwrap_err();
-        assert_eq!(refusal.code, Code::Unavailable, "{refusal}");
-        disk.as_file().set_len(101).unwrap();
-        assert_eq!(size_of(&Settings::default(), disk.path(), 101).await, Ok(101));
-    }
-
-    // the target of a pod is no name of sysfs
-    #[test]
-    fn a_raw_disk_is_asked_for_its_size_by_its_number() {
-        let folder = tempfile::tempdir().unwrap();
-        let settings = Settings { sysfs: folder.path().to_owned(), ..Settings::default() };
-        let device = folder.path().join("dev/block/8:16/device");
-        fs::create_dir_all(&device).unwrap();
-        fs::write(device.join("rescan"), "").unwrap();
-        let target = folder.path().join("7a1f0b52-uid-of-a-pod");
-        let number = rustix::fs::makedev(8, 16);
-        let kind = rustix::fs::FileType::BlockDevice;
-        if rustix::fs::mknodat(rustix::fs::CWD, &target, kind, 0o600.into(), number).is_err() {
-            eprintln!("skipped: not root");
-            return;
-        }
-        rescan(&settings, &target);
-        assert_eq!(fs::read_to_string(device.join("rescan")).unwrap(), "1");
-    }
 
     // docs/contract/csi-driver.md#nouuid
     #[rstest]

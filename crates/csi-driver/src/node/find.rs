@@ -103,12 +103,35 @@ fn is_disk_of(settings: &Settings, folder: &Path, handle: &str) -> bool {
     page(folder).is_some_and(|page| is_page_of(&page, handle)) && may_be_hot_plugged(settings, folder)
 }
 
+/// A map of multipathd, by the kernel's name for it, and the disks below it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Map {
+    pub(crate) name: String,
+    pub(crate) disks: Vec<Number>,
+}
+
+/// The map that has this number.
+pub(crate) fn map_at(settings: &Settings, number: Number) -> Option<Map> {
+    let folder = fs::canonicalize(settings.sysfs.join("dev/block").join(number.to_string())).ok()?;
+    let name = folder.file_name()?.to_str()?.to_owned();
+    let slaves = folder.join("slaves");
+    let disks = names(&slaves)
+        .into_iter()
+        .filter_map(|disk| Number::parse(fs::read_to_string(slaves.join(disk).join("dev")).ok()?.trim()));
+    is_map(&folder).then(|| Map { name, disks: disks.collect() })
+}
+
+fn is_map(folder: &Path) -> bool {
+    fs::read(folder.join("dm/uuid")).is_ok_and(|uuid| uuid.starts_with(b"mpath-"))
+}
+
 /// Whether multipathd made a map of the volume's disk and of no other: it goes by what disks call themselves.
 fn is_map_of(settings: &Settings, folder: &Path, handle: &str) -> bool {
-    let is_map = fs::read(folder.join("dm/uuid")).is_ok_and(|uuid| uuid.starts_with(b"mpath-"));
     let slaves = folder.join("slaves");
     let disks = names(&slaves);
-    is_map && !disks.is_empty() && disks.iter().all(|disk| is_disk_of(settings, &slaves.join(disk), handle))
+    is_map(folder)
+        && !disks.is_empty()
+        && disks.iter().all(|disk| is_disk_of(settings, &slaves.join(disk), handle))
 }
 
 /// Whether a disk may be one that KubeVirt plugged in. Whoever runs an iSCSI server decides what its disks call

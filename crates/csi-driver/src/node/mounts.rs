@@ -13,6 +13,14 @@ pub struct Number {
     pub minor: u32,
 }
 
+impl Number {
+    /// Of a text as `8:16`.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (major, minor) = text.split_once(':')?;
+        Some(Self { major: major.parse().ok()?, minor: minor.parse().ok()? })
+    }
+}
+
 impl fmt::Display for Number {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.major, self.minor)
@@ -80,8 +88,7 @@ fn line(line: &[u8]) -> Option<Mount> {
 }
 
 fn number(field: &[u8]) -> Option<Number> {
-    let (major, minor) = std::str::from_utf8(field).ok()?.split_once(':')?;
-    Some(Number { major: major.parse().ok()?, minor: minor.parse().ok()? })
+    Number::parse(std::str::from_utf8(field).ok()?)
 }
 
 fn comma_separated(field: &[u8]) -> Vec<String> {

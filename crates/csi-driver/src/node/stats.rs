@@ -11,7 +11,7 @@ use super::Settings;
 use super::mounts::{self, Mount};
 use super::plan;
 use super::system::{blocking, is_gone, mounts};
-use super::{disk, find};
+use super::{find, size};
 use crate::csi::volume_usage::Unit;
 use crate::csi::{NodeGetVolumeStatsResponse, VolumeCondition, VolumeUsage};
 use crate::in_flight::InFlight;
@@ -45,7 +45,7 @@ pub(crate) async fn of(
     let (settings, target) = (settings.clone(), path.to_owned());
     let found = looked(looks, handle, move || {
         if is_device {
-            Ok(vec![bytes(disk::size_now(&settings, &target)?)])
+            Ok(vec![bytes(size::now(&settings, &target)?)])
         } else {
             Ok(usage(&statvfs(&target)?))
         }

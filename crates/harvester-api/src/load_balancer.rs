@@ -170,6 +170,10 @@ pub struct LoadBalancerStatus {
     /// What the pool gave. A copy of what the pool's `status.allocated` says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocated_address: Option<AllocatedAddress>,
+    /// Both addresses of an object that has two, in the order of the families that it asks for; one is in
+    /// `allocated_address` alone. An addition of ours: absent on older schemas.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
     /// The address that is announced. Written by the load balancer for [`WorkloadType::Vm`], by the cloud
     /// controller manager for [`WorkloadType::Cluster`].
     #[serde(skip_serializing_if = "String::is_empty")]

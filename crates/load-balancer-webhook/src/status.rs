@@ -129,6 +129,13 @@ mod tests {
         let mut status = allocated("10.0.0.9", address);
         status["allocatedAddress"]["ipv6IP"] = "fd00::9".into();
         status["allocatedAddress"]["ipv6Pool"] = "six".into();
+        status["addresses"] = json!(["10.0.0.9", "fd00::9"]);
+        status
+    }
+
+    fn forged_addresses() -> Value {
+        let mut status = second("");
+        status["addresses"] = json!(["10.0.0.9", "fd00::bad"]);
         status
     }
 
@@ -153,6 +160,11 @@ mod tests {
         json!({"allocatedAddress": {"ip": "10.0.0.9"}}))]
     #[case::second_wiped_by_a_program_that_does_not_know_it(
         lb("cluster", &allocated("10.0.0.9", "10.0.0.9")), lb("cluster", &second("10.0.0.9")), second("10.0.0.9"))]
+    #[case::addresses_forged(lb("cluster", &forged_addresses()), lb("cluster", &second("")), second(""))]
+    #[case::addresses_wiped(
+        lb("cluster", &json!({"allocatedAddress": second("")["allocatedAddress"]})), lb("cluster", &second("10.0.0.9")),
+        json!({"allocatedAddress": second("")["allocatedAddress"], "backendServers": ["192.168.7.11"], "addresses": ["10.0.0.9", "fd00::9"]}))]
+    #[case::addresses_given_at_creation(lb("vm", &second("")), json!(null), json!(null))]
     #[case::second_forged(lb("cluster", &second("")), lb("cluster", &allocated("10.0.0.9", "")), allocated("10.0.0.9", ""))]
     // the load balancer gives a former first address away once another one is announced
     #[case::ccm_writes_the_second(lb("cluster", &second("fd00::9")), lb("cluster", &second("10.0.0.9")), second("10.0.0.9"))]

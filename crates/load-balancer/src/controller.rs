@@ -78,12 +78,20 @@ pub(crate) const SECOND_ADDRESS_FIELD: Field = Field {
     path: &["status", "allocatedAddress", "ipv6IP"],
 };
 
+/// The optional field that lists both addresses of an object.
+pub(crate) const ADDRESSES_FIELD: Field = Field {
+    crd: "loadbalancers.loadbalancer.harvesterhci.io",
+    version: "v1beta1",
+    path: &["status", "addresses"],
+};
+
 /// The optional right and the optional fields on which decisions depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allowed {
     may_delete_services: bool,
     has_backends_field: bool,
     has_second_address_field: bool,
+    has_addresses_field: bool,
 }
 
 impl Allowed {
@@ -93,6 +101,7 @@ impl Allowed {
             may_delete_services: capabilities.allows(&DELETE_SERVICES),
             has_backends_field: has(BACKENDS_FIELD),
             has_second_address_field: has(SECOND_ADDRESS_FIELD),
+            has_addresses_field: has(ADDRESSES_FIELD),
         }
     }
 }

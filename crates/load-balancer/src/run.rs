@@ -101,7 +101,11 @@ pub async fn run(
     }
     let wanted = Wanted {
         rights: vec![controller::DELETE_SERVICES, host_addresses::LIST_NODES],
-        fields: vec![controller::BACKENDS_FIELD, controller::SECOND_ADDRESS_FIELD],
+        fields: vec![
+            controller::BACKENDS_FIELD,
+            controller::SECOND_ADDRESS_FIELD,
+            controller::ADDRESSES_FIELD,
+        ],
     };
     let capabilities = Capabilities::start(&tasks, client.clone(), wanted);
     // a candidate has nothing to list

@@ -57,6 +57,7 @@ fn full_load_balancer() -> LoadBalancer {
             ipv6_mask: text(),
             ipv6_gateway: text(),
         }),
+        addresses: vec![text()],
         address: text(),
         conditions: conditions(),
         backends: vec![BackendStatus {

@@ -445,6 +445,7 @@ fn any_beta() -> impl Strategy<Value = Value> {
             object["status"] = json!({});
             set(&mut object["status"], "address", address.map(Value::from));
             set(&mut object["status"], "allocatedAddress", from.map(|ip| json!({"ip": ip})));
+            set(&mut object["status"], "addresses", servers.clone().map(Value::from));
             set(&mut object["status"], "backendServers", servers.map(Value::from));
         }
         object

@@ -375,7 +375,7 @@ struct Standing {
     lost: Option<String>,
 }
 
-pub(crate) fn joined(notes: [Option<String>; 2]) -> Option<String> {
+pub(crate) fn joined<const N: usize>(notes: [Option<String>; N]) -> Option<String> {
     let notes: Vec<_> = notes.into_iter().flatten().collect();
     (!notes.is_empty()).then(|| notes.join("; "))
 }

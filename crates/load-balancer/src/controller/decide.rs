@@ -25,6 +25,7 @@ use serde_json::Value;
 
 use super::{
     address::{self, Decision, RecordedHolder},
+    families,
     status::{self, Shown},
 };
 use crate::{
@@ -72,6 +73,8 @@ pub(crate) struct Seen {
     pub(crate) has_backends_field: bool,
     /// Whether the CRD has the fields of a second address.
     pub(crate) has_second_address_field: bool,
+    /// Whether the CRD has `status.addresses`.
+    pub(crate) has_addresses_field: bool,
     pub(crate) dummy_endpoint: Ipv4Addr,
     /// After this time a write of the status may say nothing new but the state of backends; `None`: now.
     pub(crate) backend_status_in: Option<Duration>,
@@ -386,6 +389,9 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
             (meanwhile, Some(waiting), lost, Some(dual.waits_for.unwrap_or(waits_for)))
         }
     };
+    if !seen.has_addresses_field && !families::both(lb, address.as_ref()).is_empty() {
+        note = address::joined([Some(families::NO_LIST.to_owned()), note]);
+    }
     let mut plan = Plan { waits_for, ..Plan::default() };
     match (&address, &seen.vm_list) {
         (Some(address), VmList::Complete) if is_vm => {
@@ -405,6 +411,7 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
             let nothing = Served::default();
             let shown = Shown {
                 address: address.as_ref(),
+                has_addresses_field: seen.has_addresses_field,
                 ready: ready(seen, Told { waiting: waiting.or(without_vms), note }),
                 served: is_withdrawn.then_some(&nothing),
                 backends: (is_withdrawn && seen.has_backends_field).then_some(&[]),
@@ -508,7 +515,14 @@ fn show(
     plan: &mut Plan,
 ) {
     let ready = ready(seen, Told { waiting, note: None });
-    let shown = Shown { address, ready, served: None, backends: None, applied: applied(seen, lb) };
+    let shown = Shown {
+        address,
+        has_addresses_field: seen.has_addresses_field,
+        ready,
+        served: None,
+        backends: None,
+        applied: applied(seen, lb),
+    };
     plan.steps.extend(status::write(lb, &shown, &seen.now).map(Step::WriteObject));
 }
 

@@ -2,7 +2,7 @@
 //! second address) who asks for two is served with the first family, or, where both are required, not at all.
 
 use controller_kit::Explanation;
-use harvester_api::{IpFamilyPolicy, Ipam, LoadBalancer, WorkloadType, annotations};
+use harvester_api::{AllocatedAddress, IpFamilyPolicy, Ipam, LoadBalancer, WorkloadType, annotations};
 use ipam::Family;
 use kube::ResourceExt as _;
 
@@ -102,6 +102,22 @@ pub(crate) fn not_with_dhcp(lb: &LoadBalancer) -> Option<String> {
         _ => Some("with ipam dhcp the address is one of IPv4, whatever families are asked for".to_owned()),
     }
 }
+
+/// Both addresses, in the order of the families that the object asks for; none where it has one.
+pub(crate) fn both(lb: &LoadBalancer, address: Option<&AllocatedAddress>) -> Vec<String> {
+    let pairs = address.and_then(|address| address.primary().zip(address.ipv6()));
+    let Some(((_, first), (_, second))) = pairs else { return Vec::new() };
+    let mut both = vec![first.to_owned(), second.to_owned()];
+    let asked = text(lb, annotations::IP_FAMILIES).and_then(|text| parse(text).ok());
+    if asked.is_some_and(|families| families.first() == Some(&Family::V6)) {
+        both.reverse();
+    }
+    both
+}
+
+/// Told to an object with two addresses where they are not listed.
+pub(crate) const NO_LIST: &str =
+    "the CRD of LoadBalancer objects has no field status.addresses, install that of this project";
 
 /// Why an object that is not of type vm has one address.
 pub(crate) const NO_FIELD: &str = "the CRD of LoadBalancer objects has no field status.allocatedAddress.ipv6IP, install that of this project";

@@ -76,8 +76,12 @@ impl Controller {
             self.vm_watch.is_listed(),
             self.vm_watch.error().as_deref(),
         );
-        let Allowed { may_delete_services, has_backends_field, has_second_address_field } =
-            Allowed::of(&self.capabilities);
+        let Allowed {
+            may_delete_services,
+            has_backends_field,
+            has_second_address_field,
+            has_addresses_field,
+        } = Allowed::of(&self.capabilities);
         let (pools, candidates) = self.index.checked_candidates();
         let of_others = self.lost_addresses(key, object.as_deref(), service.as_deref());
         Ok(Seen {
@@ -110,6 +114,7 @@ impl Controller {
             may_delete_services,
             has_backends_field,
             has_second_address_field,
+            has_addresses_field,
             dummy_endpoint: self.dummy_endpoint,
             backend_status_in: self.status_pace.allowed_in(key),
             slice_readiness_in: self.slice_pace.allowed_in(key),

@@ -5,6 +5,7 @@ use controller_kit::RawObject;
 use harvester_api::{AllocatedAddress, BackendStatus, LoadBalancer, finalizers};
 use serde_json::{Map, Value, json};
 
+use super::families;
 use crate::{
     condition::{self, Ready},
     host_datapath::{Served, source_ranges},
@@ -15,6 +16,8 @@ use crate::{
 pub(crate) struct Shown<'a> {
     /// `None`: the object has no address.
     pub(crate) address: Option<&'a AllocatedAddress>,
+    /// Whether the CRD has `status.addresses`: the server drops unknown fields, and we would write them for ever.
+    pub(crate) has_addresses_field: bool,
     pub(crate) ready: Ready,
     /// The address and the backend servers of the host datapath. `None` leaves them alone: for guest clusters the cloud
     /// controller manager writes them.
@@ -34,6 +37,9 @@ pub(crate) fn write(lb: &RawObject<LoadBalancer>, shown: &Shown<'_>, now: &str) 
         }
         let status = condition::status_of(json);
         write_address(status, shown.address);
+        if shown.has_addresses_field {
+            set_list(status, "addresses", json!(families::both(lb, shown.address)));
+        }
         condition::write_ready(status, &shown.ready, now);
         if let Some(served) = shown.served {
             set_text(status, "address", &served.address);
@@ -112,6 +118,9 @@ fn set_list(map: &mut Map<String, Value>, key: &str, list: Value) {
 
 #[cfg(test)]
 mod tests {
+    use harvester_api::annotations;
+    use rstest::rstest;
+
     use super::*;
 
     fn read(status: &Value) -> RawObject<LoadBalancer> {
@@ -133,7 +142,14 @@ mod tests {
     }
 
     fn shown(address: Option<&AllocatedAddress>) -> Shown<'_> {
-        Shown { address, ready: Ready::yes("AddressAllocated"), served: None, backends: None, applied: None }
+        Shown {
+            address,
+            has_addresses_field: true,
+            ready: Ready::yes("AddressAllocated"),
+            served: None,
+            backends: None,
+            applied: None,
+        }
     }
 
     #[test]
@@ -159,6 +175,54 @@ mod tests {
         assert_eq!(write(&lb, &shown(Some(&address)), "now"), None);
         let shown = Shown { served: Some(&served), ..shown(Some(&address)) };
         assert_eq!(write(&lb, &shown, "now"), None);
+    }
+
+    /// The object `web`, which asks for these families and is ready at `address`, with `addresses` in its status.
+    fn at(address: &AllocatedAddress, families: &str, addresses: &Value) -> RawObject<LoadBalancer> {
+        let mut json = read(&json!({"allocatedAddress": address,
+            "conditions": [{"type": "Ready", "status": "True", "lastUpdateTime": "then"}]}))
+        .json();
+        json["metadata"]["annotations"] = json!({annotations::IP_FAMILIES: families});
+        if !addresses.is_null() {
+            json["status"]["addresses"] = addresses.clone();
+        }
+        serde_json::from_value(json).unwrap()
+    }
+
+    // docs/contract/addresses.md#9
+    #[rstest]
+    #[case::two("IPv4,IPv6", "fd00::7", json!(null), Some(json!(["10.0.0.7", "fd00::7"])))]
+    #[case::in_the_other_order("IPv6,IPv4", "fd00::7", json!(null), Some(json!(["fd00::7", "10.0.0.7"])))]
+    #[case::by_policy_alone("", "fd00::7", json!(null), Some(json!(["10.0.0.7", "fd00::7"])))]
+    #[case::as_they_stand("IPv6,IPv4", "fd00::7", json!(["fd00::7", "10.0.0.7"]), None)]
+    #[case::another_one("IPv4,IPv6", "fd00::7", json!(["10.0.0.7", "fd00::9"]), Some(json!(["10.0.0.7", "fd00::7"])))]
+    // as the Go program writes it, and this one
+    #[case::one("IPv4", "", json!(null), None)]
+    #[case::one_of_two("IPv4,IPv6", "", json!(null), None)]
+    #[case::one_and_an_empty_list("IPv4", "", json!([]), None)]
+    #[case::one_that_is_left("IPv4,IPv6", "", json!(["10.0.0.7", "fd00::7"]), Some(json!(null)))]
+    fn the_addresses_of_an_object_that_has_two_are_listed(
+        #[case] families: &str,
+        #[case] ipv6: &str,
+        #[case] addresses: Value,
+        #[case] expected: Option<Value>,
+    ) {
+        let address = AllocatedAddress { ipv6_ip: ipv6.to_owned(), ..address() };
+        let lb = at(&address, families, &addresses);
+        let written = write(&lb, &shown(Some(&address)), "now");
+        assert_eq!(written.map(|json| json["status"]["addresses"].clone()), expected);
+        // the server drops them, and they would be written for ever
+        let without_field = Shown { has_addresses_field: false, ..shown(Some(&address)) };
+        assert_eq!(write(&lb, &without_field, "now"), None);
+    }
+
+    #[test]
+    fn the_addresses_go_with_the_last_one() {
+        let two = AllocatedAddress { ipv6_ip: "fd00::7".to_owned(), ..address() };
+        let lb = at(&two, "IPv4,IPv6", &json!(["10.0.0.7", "fd00::7"]));
+        let after = write(&lb, &shown(None), "now").unwrap();
+        let left = |field: &str| after["status"].get(field).cloned();
+        assert_eq!((left("allocatedAddress"), left("addresses")), (None, None));
     }
 
     #[test]

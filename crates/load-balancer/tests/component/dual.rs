@@ -1,11 +1,18 @@
 //! Load balancers with two addresses: docs/contract/addresses.md#9
 
 use harvester_api::{ConditionStatus, IPPool, LoadBalancer, annotations};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::{
+    api::discovery::v1::EndpointSlice,
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{Api, api::PostParams};
 use serde_json::{Value, json};
-use test_cluster::TestCluster;
+use test_cluster::{TestCluster, User};
 
-use super::fixtures::{Controller, controller, in_step, pool, ready_of, record_of, status_of, work};
+use super::{
+    fixtures::{Controller, controller, in_step, pool, ready_of, record_of, status_of, work},
+    lab::{A_WHILE, Lab},
+};
 
 const PREFER: &str = "PreferDualStack";
 const REQUIRE: &str = "RequireDualStack";
@@ -66,7 +73,95 @@ async fn vms_at_ipv6(cluster: &TestCluster) {
     cluster.harvester.apply(yaml).await;
 }
 
+/// The definition of load balancers before and after `change`, which gets what it says of a status in v1beta1.
+async fn change_definition(cluster: &TestCluster, change: impl FnOnce(&mut Value)) -> [Value; 2] {
+    let definitions: Api<CustomResourceDefinition> = Api::all(cluster.harvester.client(User::Driver));
+    let name = "loadbalancers.loadbalancer.harvesterhci.io";
+    let mut definition = serde_json::to_value(definitions.get(name).await.unwrap()).unwrap();
+    let versions = definition["spec"]["versions"].as_array_mut().unwrap();
+    let version = versions.iter_mut().find(|version| version["name"] == "v1beta1").unwrap();
+    let status = version.pointer_mut("/schema/openAPIV3Schema/properties/status/properties").unwrap();
+    let before = status.clone();
+    change(status);
+    let after = status.clone();
+    let definition = serde_json::from_value(definition).unwrap();
+    definitions.replace(name, &PostParams::default(), &definition).await.unwrap();
+    cluster.settle().await;
+    [before, after]
+}
+
+/// As Harvester ships it.
+fn without_fields_of_ours(status: &mut Value) {
+    let status = status.as_object_mut().unwrap();
+    status.remove("backends");
+    status.remove("addresses");
+    let allocated = status["allocatedAddress"]["properties"].as_object_mut().unwrap();
+    allocated.retain(|field, _| !field.starts_with("ipv6"));
+}
+
+async fn told(cluster: &TestCluster, name: &str) -> (ConditionStatus, String, String) {
+    let ready = ready_of(cluster, name).await;
+    (ready.status, ready.reason, ready.message)
+}
+
 test_cluster::component_tests! {
+    // docs/contract/addresses.md#7
+    #[simulated_only("the definition of a real server is that of all tests")]
+    async fn where_the_crd_has_no_fields_the_condition_says_so_until_it_has_them(cluster: TestCluster) {
+        let [with, without] = change_definition(&cluster, without_fields_of_ours).await;
+        assert_ne!(with, without);
+        let lab = Lab::start(cluster).await;
+        ipv6_pool(&lab.cluster, "six").await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.web("{}").await;
+        lab.until_endpoints(&["192.168.7.11+"]).await;
+        lab.announce().await;
+        asking(&lab.cluster, "required", REQUIRE).await;
+        asking(&lab.cluster, "preferred", PREFER).await;
+        lab.cluster.settle().await;
+        let lacks =
+            |field: &str| format!("the CRD of LoadBalancer objects has no field {field}, install that of this project");
+        let served = |text: String| (ConditionStatus::True, "AddressAllocated".to_owned(), text);
+        assert_eq!(told(&lab.cluster, "web").await, served(lacks("status.backends")));
+        let no_second = lacks("status.allocatedAddress.ipv6IP");
+        assert_eq!(
+            told(&lab.cluster, "preferred").await,
+            served(format!("only one of two families: {no_second}"))
+        );
+        let (status, reason, message) = told(&lab.cluster, "required").await;
+        assert_eq!((status, reason.as_str()), (ConditionStatus::False, "DualStackNotSupported"));
+        assert!(message.contains(&no_second), "{message}");
+        lab.writes();
+        lab.cluster.advance(A_WHILE).await;
+        assert_eq!(lab.writes(), [""; 0], "what the server drops is not written for ever");
+
+        // an earlier version of this project had no list of both addresses
+        let add = |status: &mut Value| {
+            *status = with.clone();
+            status.as_object_mut().unwrap().remove("addresses");
+        };
+        change_definition(&lab.cluster, add).await;
+        assert_eq!(told(&lab.cluster, "web").await, served(String::new()));
+        let backends = status_of(&lab.cluster, "web").await.backends;
+        assert_eq!(backends.iter().map(|backend| backend.name.as_str()).collect::<Vec<_>>(), ["api-1"]);
+        for name in ["required", "preferred"] {
+            assert_eq!(told(&lab.cluster, name).await, served(lacks("status.addresses")), "{name}");
+            let status = status_of(&lab.cluster, name).await;
+            assert!(status.allocated_address.unwrap().ipv6().is_some() && status.addresses.is_empty());
+        }
+        lab.writes();
+        lab.cluster.advance(A_WHILE).await;
+        assert_eq!(lab.writes(), [""; 0], "nor is this");
+
+        change_definition(&lab.cluster, |status| *status = with.clone()).await;
+        for name in ["required", "preferred"] {
+            assert_eq!(told(&lab.cluster, name).await, served(String::new()), "{name}");
+            let status = status_of(&lab.cluster, name).await;
+            let has = status.allocated_address.unwrap();
+            assert_eq!(status.addresses, [has.ipv6_ip, has.ip], "in the order of its families");
+        }
+    }
+
     // docs/contract/load-balancer.md#IP-10: the Go program says that it is ready
     async fn a_load_balancer_of_vms_at_an_ipv6_address_says_that_nobody_is_reached_there(cluster: TestCluster) {
         vms_at_ipv6(&cluster).await;
@@ -96,6 +191,7 @@ test_cluster::component_tests! {
         cluster.settle().await;
         assert_eq!(writes(&cluster), ["update ippools", "update ippools", "update loadbalancers"]);
         assert_eq!(allocated(&cluster, "web").await, both());
+        assert_eq!(status_of(&cluster, "web").await.addresses, ["fd00:6::10", "192.0.2.10"]);
         assert_eq!(ready_of(&cluster, "web").await.status, ConditionStatus::True);
         assert_eq!(holders(&cluster, "edge").await, json!({"192.0.2.10": "team-a/web"}));
         assert_eq!(holders(&cluster, "six").await, json!({"fd00:6::10": "team-a/web"}));

@@ -135,7 +135,8 @@ test_cluster::component_tests! {
         assert!(edge.ranges.iter().all(|range| !range.drain));
         let check = lab.load_balancer().await.spec.health_check.unwrap();
         assert_eq!((check.path.as_str(), check.scheme.as_str(), check.port), ("", "", Some(8080)));
-        assert_eq!(status_of(&lab.cluster, "two").await.allocated_address.unwrap().ipv6_ip, "");
+        let two = status_of(&lab.cluster, "two").await;
+        assert_eq!((two.allocated_address.unwrap().ipv6_ip.as_str(), two.addresses.len()), ("", 0));
 
         lab.start_controller();
         lab.cluster.settle().await;
@@ -144,6 +145,7 @@ test_cluster::component_tests! {
         assert_eq!(record_of(&lab.cluster, "edge").await.allocated, before.0, "everybody keeps the address");
         let two = status_of(&lab.cluster, "two").await;
         assert_eq!(two.allocated_address, before.1.allocated_address, "the second one is shown again");
+        assert_eq!((&two.addresses, two.addresses.len()), (&before.1.addresses, 2));
         assert_eq!(ready_of(&lab.cluster, "two").await.status, ConditionStatus::True);
         in_step(&lab.cluster).await;
     }

@@ -23,6 +23,9 @@ use crate::{
     },
 };
 
+/// Told to an object whose backends are not listed.
+pub(super) const NO_BACKENDS: &str = "the CRD of LoadBalancer objects has no field status.backends, install that of this project";
+
 /// The object's finalizer and address are stored before the network carries anything for it.
 pub(super) fn serve(
     seen: &Seen,
@@ -96,7 +99,14 @@ pub(super) fn serve(
         let without_address = without_address
             .map(|status| Served { backend_servers: status.backend_servers.clone(), ..Served::default() });
         let served = without_address.as_ref();
-        let shown = Shown { address: Some(address), ready: setting_up, served, backends: None, applied };
+        let shown = Shown {
+            address: Some(address),
+            has_addresses_field: seen.has_addresses_field,
+            ready: setting_up,
+            served,
+            backends: None,
+            applied,
+        };
         plan.steps.extend(status::write(lb, &shown, &seen.now).map(Step::WriteObject));
     }
     if !writes.is_empty() && (is_stored || !is_new) {
@@ -109,7 +119,9 @@ pub(super) fn serve(
     }
     let waiting = waiting.or_else(|| served.waiting.clone());
     // a refused wish is read from the condition up to its end
-    let note = address::joined([served.note.clone(), note]);
+    let has_nowhere_to_tell = !seen.has_backends_field && !served.backends.is_empty();
+    let no_field = has_nowhere_to_tell.then(|| NO_BACKENDS.to_owned());
+    let note = address::joined([no_field, served.note.clone(), note]);
     if let Some(refusal) = waiting.as_ref().filter(|waiting| waiting.reason == TOO_MANY_LISTENERS)
         && shown_reason(lb) != Some(TOO_MANY_LISTENERS)
     {
@@ -117,6 +129,7 @@ pub(super) fn serve(
     }
     let shown = Shown {
         address: Some(address),
+        has_addresses_field: seen.has_addresses_field,
         ready: ready(seen, Told { waiting, note }),
         served: Some(&served),
         // the state of the backends is told with the slice

@@ -33,6 +33,7 @@ fn seen() -> Seen {
         may_delete_services: true,
         has_backends_field: false,
         has_second_address_field: true,
+        has_addresses_field: true,
         dummy_endpoint: [10, 52, 0, 255].into(),
         backend_status_in: None,
         backend_due_in: BTreeMap::new(),

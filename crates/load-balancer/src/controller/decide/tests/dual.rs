@@ -22,7 +22,7 @@ fn asking(policy: &str, rest: &Value) -> Value {
 
 /// With both in its status, and with these records.
 fn with_both(policy: &str, shown: &str, records: &[(&str, &str)]) -> Seen {
-    let second = json!({"status": {"address": shown,
+    let second = json!({"status": {"address": shown, "addresses": ["10.0.1.7", "fd00:6::7"],
         "allocatedAddress": {"ipv6Pool": "six", "ipv6IP": "fd00:6::7", "ipv6Mask": "ffff:ffff:ffff:ffff::"}}});
     let seen = recorded(Seen { object: settled("cluster", &asking(policy, &second)), ..seen() }, records);
     let second_holder = RecordedHolder::Us;
@@ -108,17 +108,33 @@ fn an_ipv6_record_that_an_older_pool_gives_to_another_goes_back() {
 #[test]
 fn where_the_crd_loses_the_fields_the_second_record_stays_and_the_condition_says_why() {
     let mut seen = with_both("PreferDualStack", "10.0.1.7", &[FIRST, SECOND]);
-    seen.has_second_address_field = false;
+    (seen.has_second_address_field, seen.has_addresses_field) = (false, false);
     seen.address.second_holder = RecordedHolder::Nobody;
     let mut json = seen.object.as_ref().unwrap().json();
     for field in ["ipv6Pool", "ipv6IP", "ipv6Mask"] {
         json["status"]["allocatedAddress"].as_object_mut().unwrap().remove(field);
     }
+    json["status"].as_object_mut().unwrap().remove("addresses");
     let note = "only one of two families: the CRD of LoadBalancer objects has no field status.allocatedAddress.ipv6IP, \
                 install that of this project";
     json["status"]["conditions"][0]["message"] = note.into();
     seen.object = Some(Arc::new(RawObject::from_json(json).unwrap()));
     assert_eq!(steps(&seen), [""; 0]);
+}
+
+#[test]
+fn where_the_crd_has_no_list_of_addresses_both_are_shown_and_the_condition_says_so() {
+    let mut seen = Seen { has_addresses_field: false, ..new("RequireDualStack", &[FIRST, SECOND]) };
+    let status = written(&seen);
+    assert_eq!((&status["allocatedAddress"]["ipv6IP"], status.get("addresses")), (&json!("fd00:6::7"), None));
+    let no_list = crate::controller::families::NO_LIST;
+    assert_eq!((reason(&status).0, &status["conditions"][0]["message"]), (true, &json!(no_list)));
+    seen.object = Some(after(&seen, &status));
+    seen.address.second_holder = RecordedHolder::Us;
+    assert_eq!(steps(&seen), [""; 0], "it is told once");
+    let status = written(&Seen { has_addresses_field: true, ..seen });
+    assert_eq!(status["addresses"], json!(["10.0.1.7", "fd00:6::7"]));
+    assert_eq!(status["conditions"][0]["message"], "");
 }
 
 #[rstest]

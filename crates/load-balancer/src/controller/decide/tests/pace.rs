@@ -40,6 +40,19 @@ fn a_write_that_carries_only_verdicts_waits_and_every_other_goes_out_at_once() {
     assert_eq!(steps(&renamed), ["write object"], "a backend is another");
 }
 
+#[test]
+fn where_the_crd_has_no_list_of_backends_the_condition_says_so() {
+    let seen = probed([true, true], [true, true]);
+    assert_eq!(steps(&seen), [""; 0], "it is told once");
+    let silent = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "AddressAllocated"}]}});
+    let seen = Seen { object: seen.object.as_ref().map(|lb| patched(lb, &silent)), ..seen };
+    let status = written(&seen);
+    assert_eq!((&status["conditions"][0]["message"], status.get("backends")), (&json!(serve::NO_BACKENDS), None));
+    assert!(reason(&status).0, "it is served");
+    let status = written(&Seen { has_backends_field: true, ..seen });
+    assert_eq!(status["backends"].as_array().map(Vec::len), Some(2));
+}
+
 const LATER: Duration = Duration::from_secs(3);
 
 fn backend(name: &str, last: u8) -> backends::Backend {
@@ -51,10 +64,11 @@ fn backend(name: &str, last: u8) -> backends::Backend {
 fn probed(slice: [bool; 2], prober: [bool; 2]) -> Seen {
     let both = [backend("api-0", 10), backend("api-1", 11)];
     let condition = if slice.contains(&true) {
-        json!({"type": "Ready", "status": "True", "reason": "AddressAllocated"})
+        json!({"type": "Ready", "status": "True", "reason": "AddressAllocated", "message": serve::NO_BACKENDS})
     } else {
+        let none = "running backend servers are not probed as healthy total:2, healthy:0";
         json!({"type": "Ready", "status": "False", "reason": "NoHealthyBackend",
-            "message": "running backend servers are not probed as healthy total:2, healthy:0"})
+            "message": format!("{none}; {}", serve::NO_BACKENDS)})
     };
     let mut seen = serving(&json!({"spec": {"healthCheck": {"port": 80}},
         "status": {"backendServers": ["192.168.7.10", "192.168.7.11"], "conditions": [condition]}}));
@@ -144,7 +158,8 @@ fn selecting(slice: &[backends::Backend], selected: &[backends::Backend]) -> See
     let servers: Vec<_> = slice.iter().map(|backend| backend.id.address.to_string()).collect();
     let mut seen = serving(&json!({"status": {"backendServers": servers}}));
     if !slice.is_empty() {
-        let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "AddressAllocated"}]}});
+        let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "AddressAllocated",
+            "message": serve::NO_BACKENDS}]}});
         seen.object = seen.object.map(|lb| patched(&lb, &ready));
     }
     let mut json = seen.slice.as_ref().unwrap().json();

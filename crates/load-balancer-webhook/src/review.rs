@@ -4,6 +4,7 @@ use kube::api::DynamicObject;
 use kube::core::Status;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, META_KIND, Operation};
 use kube::core::response::StatusSummary;
+use kube::core::response::{StatusCause, StatusDetails};
 use program::text;
 use serde_json::Value;
 
@@ -221,17 +222,31 @@ pub(crate) fn read(body: &[u8]) -> Result<AdmissionRequest<DynamicObject>, Strin
     Ok(request)
 }
 
-/// Denies the request of `response`.
+/// Denies the request of `response`. `kubectl edit` shows an object that is invalid again, and above it the causes alone.
 pub(crate) fn deny(mut response: AdmissionResponse, reason: Reason, message: String) -> AdmissionResponse {
     let (code, reason) = match reason {
         Reason::Invalid => (422, "Invalid"),
         Reason::Forbidden => (403, "Forbidden"),
     };
     response.allowed = false;
+    let cause = || StatusCause {
+        reason: "FieldValueInvalid".to_owned(),
+        message: message.clone(),
+        field: "spec".to_owned(),
+    };
+    let details = (code == 422).then(|| StatusDetails {
+        name: String::new(),
+        group: String::new(),
+        kind: String::new(),
+        uid: String::new(),
+        causes: vec![cause()],
+        retry_after_seconds: 0,
+    });
     response.result = Status {
         status: Some(StatusSummary::Failure),
         code,
         reason: reason.to_owned(),
+        details,
         message,
         ..Status::default()
     };
@@ -307,6 +322,11 @@ mod tests {
         let denied = deny(AdmissionResponse::from(&request), Reason::Forbidden, "no".to_owned());
         let expected = json!({"status": "Failure", "code": 403, "reason": "Forbidden", "message": "no"});
         assert_eq!(to_json(denied)["response"], json!({"uid": "u1", "allowed": false, "status": expected}));
+        let denied = deny(AdmissionResponse::from(&request), Reason::Invalid, "no".to_owned());
+        let status = &to_json(denied)["response"]["status"];
+        assert_eq!((&status["code"], &status["message"]), (&json!(422), &json!("no")));
+        let cause = json!({"reason": "FieldValueInvalid", "message": "no", "field": "spec"});
+        assert_eq!(status["details"], json!({"causes": [cause]}));
     }
 
     #[rstest]

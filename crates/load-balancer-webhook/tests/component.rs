@@ -8,6 +8,7 @@ mod component {
     mod conversion;
     mod fixtures;
     mod hostile;
+    mod kubectl;
     mod reviews;
     mod status_writer;
 }

@@ -328,15 +328,15 @@ impl Status {
         Self::new(503, "ServiceUnavailable", why)
     }
 
-    /// An admission webhook refused; `code` 0 is 403 as in the real server.
-    pub fn denied_by_webhook(webhook: &str, code: u16, message: &str) -> Self {
+    /// An admission webhook refused; `code` 0 is 403 as in the real server. `details` are the webhook's own, or null.
+    pub fn denied_by_webhook(webhook: &str, code: u16, message: &str, details: &Value) -> Self {
         let message = if message.is_empty() {
             format!("admission webhook {webhook:?} denied the request without explanation")
         } else {
             format!("admission webhook {webhook:?} denied the request: {message}")
         };
         let code = if (400..600).contains(&code) { code } else { 400 };
-        Self::new(code, reason_of(code), message)
+        Self { details: details.clone(), ..Self::new(code, reason_of(code), message) }
     }
 }
 

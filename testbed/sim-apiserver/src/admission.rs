@@ -217,7 +217,7 @@ async fn consult(
     let status = &response["status"];
     let code = status["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(0);
     let message = status["message"].as_str().or_else(|| status["reason"].as_str()).unwrap_or_default();
-    Err(Failure::denied_by_webhook(name, code, message))
+    Err(Failure::denied_by_webhook(name, code, message, &status["details"]))
 }
 
 /// An object in the version in which a webhook wants to see it.

@@ -97,7 +97,7 @@ fn of_alpha(name: &str, spec: &Value) -> DynamicObject {
 }
 
 /// The API server lets the webhook convert.
-async fn converting(cluster: &TestCluster) {
+pub(crate) async fn converting(cluster: &TestCluster) {
     let probe = of_alpha("probe", &json!({"ipam": "dhcp", "listeners": http()}));
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
     until("no conversion", async || former(cluster).create(&dry_run, &probe).await.ok()).await;

@@ -1,5 +1,6 @@
 //! What the load balancer tells Prometheus. Each metric has a row in docs/load-balancing.md.
 
+mod pools;
 mod probes;
 
 use std::{
@@ -38,9 +39,9 @@ const OTHER: &str = "Other";
 /// The metrics of one process. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Metrics {
-    total: Family<PoolLabel, Gauge<i64, AtomicI64>>,
-    available: Family<PoolLabel, Gauge<i64, AtomicI64>>,
-    resting: Family<PoolLabel, Gauge<i64, AtomicI64>>,
+    total: Family<PoolFamilyLabel, Gauge<i64, AtomicI64>>,
+    available: Family<PoolFamilyLabel, Gauge<i64, AtomicI64>>,
+    resting: Family<PoolFamilyLabel, Gauge<i64, AtomicI64>>,
     held: Family<PoolFamilyLabel, Gauge<i64, AtomicI64>>,
     allocations: Family<PoolLabel, Counter>,
     releases: Family<PoolLabel, Counter>,
@@ -135,15 +136,15 @@ impl Default for Metrics {
 
 impl Metrics {
     pub(crate) fn register(&self, registry: &mut Registry) {
-        registry.register("pool_addresses", "Usable addresses of a pool", self.total.clone());
+        registry.register("pool_addresses", "Usable addresses of a family of a pool", self.total.clone());
         registry.register(
             "pool_addresses_available",
-            "Addresses that may be given out",
+            "Addresses of a family that may be given out",
             self.available.clone(),
         );
         registry.register(
             "pool_addresses_resting",
-            "Released addresses that only their former holders get yet",
+            "Released addresses of a family that only their former holders get yet",
             self.resting.clone(),
         );
         registry.register("pool_addresses_held", "Addresses of a family that are held", self.held.clone());
@@ -190,32 +191,26 @@ impl Metrics {
         newest: impl FnOnce() -> Option<Arc<RawObject<IPPool>>>,
     ) {
         let label = PoolLabel { pool: change.key.name.clone() };
-        let families = ["IPv4", "IPv6"].map(|family| PoolFamilyLabel { pool: label.pool.clone(), family });
+        let families = pools::FAMILIES.map(|family| PoolFamilyLabel { pool: label.pool.clone(), family });
         // two who are told at once must not both count from the same version
         let mut counted = self.counted.lock().expect("no panic while pools are counted");
         let Some(new) = newest() else {
             counted.remove(&label.pool);
-            self.total.remove(&label);
-            self.available.remove(&label);
-            self.resting.remove(&label);
             self.allocations.remove(&label);
             self.releases.remove(&label);
             for family in &families {
                 self.held.remove(family);
+                self.set_numbers(family, None);
             }
             return;
         };
         let old = counted.insert(label.pool.clone(), new.clone());
-        let numbers = new.status.as_ref().map_or((0, 0), |status| (status.total, status.available));
-        self.total.get_or_create(&label).set(numbers.0);
-        self.available.get_or_create(&label).set(numbers.1);
-        let resting = i64::try_from(ip_pools::written_rests(&new).len()).unwrap_or(i64::MAX);
-        self.resting.get_or_create(&label).set(resting);
         let is = |one: Option<&Arc<_>>, other: Option<&Arc<_>>| match (one, other) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
             (one, other) => one.is_none() && other.is_none(),
         };
-        let (had_one, step) = (old.is_some(), Change { key: change.key.clone(), old, new: Some(new) });
+        let (had_one, step) =
+            (old.is_some(), Change { key: change.key.clone(), old, new: Some(new.clone()) });
         let is_told =
             is(step.old.as_ref(), change.old.as_ref()) && is(step.new.as_ref(), change.new.as_ref());
         let missed = (!is_told).then(|| RecordChange::of(&step));
@@ -225,12 +220,29 @@ impl Metrics {
                 self.held.get_or_create(family).inc_by(sign * count);
             }
         }
+        let held = [0, 1].map(|index| self.held.get_or_create(&families[index]).get());
+        for (family, numbers) in families.iter().zip(pools::by_family(&new, held)) {
+            self.set_numbers(family, numbers);
+        }
         // those that stood before the program started are no news
         if had_one {
             let count = |entries: &[_]| u64::try_from(entries.len()).unwrap_or(u64::MAX);
             self.allocations.get_or_create(&label).inc_by(count(&records.come));
             self.releases.get_or_create(&label).inc_by(count(&records.gone));
         }
+    }
+
+    /// `None`: the pool has no such addresses.
+    fn set_numbers(&self, family: &PoolFamilyLabel, numbers: Option<pools::Numbers>) {
+        let Some(pools::Numbers { total, available, resting }) = numbers else {
+            self.total.remove(family);
+            self.available.remove(family);
+            self.resting.remove(family);
+            return;
+        };
+        self.total.get_or_create(family).set(total);
+        self.available.get_or_create(family).set(available);
+        self.resting.get_or_create(family).set(resting);
     }
 
     pub(crate) fn repaired(&self, repair: Repair) {
@@ -416,6 +428,32 @@ mod tests {
         }
         tell(&change(after, None));
         assert!(!lines(&metrics).iter().any(|line| line.contains(r#"pool="edge""#)));
+    }
+
+    #[test]
+    fn a_pool_that_loses_a_family_loses_its_series() {
+        let pool = |ranges: Value| {
+            let pool = json!({"metadata": {"name": "edge"}, "spec": {"ranges": ranges},
+                "status": {"total": 6, "available": 5, "lastAllocated": "", "allocated": {"192.0.2.1": "a/a"}}});
+            Arc::new(serde_json::from_value::<RawObject<IPPool>>(pool).unwrap())
+        };
+        let both =
+            pool(json!([{"subnet": "192.0.2.0/29", "gateway": "192.0.2.6"}, {"subnet": "fd00::/120"}]));
+        let metrics = Metrics::default();
+        tell(&metrics, None, Some(&both), Some(&both));
+        for line in [
+            r#"pool_addresses{pool="edge",family="IPv4"} 5"#,
+            r#"pool_addresses_available{pool="edge",family="IPv4"} 4"#,
+            r#"pool_addresses_held{pool="edge",family="IPv4"} 1"#,
+        ] {
+            assert!(has(&metrics, line), "{line}: {:#?}", lines(&metrics));
+        }
+        let is_ipv6 = |line: &String| line.starts_with("pool_addresses{") && line.contains("IPv6");
+        assert!(lines(&metrics).iter().any(is_ipv6));
+        let one = pool(json!([{"subnet": "192.0.2.0/29"}]));
+        tell(&metrics, Some(&both), Some(&one), Some(&one));
+        assert!(has(&metrics, r#"pool_addresses_available{pool="edge",family="IPv4"} 5"#));
+        assert!(!lines(&metrics).iter().any(is_ipv6), "{:#?}", lines(&metrics));
     }
 
     /// Pool `edge` with so many records.

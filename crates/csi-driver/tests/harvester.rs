@@ -16,4 +16,5 @@ mod harvester {
     mod replay;
     mod round;
     mod two_processes;
+    mod upgrade;
 }

@@ -2,7 +2,7 @@
 //! machines and instances go through.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -45,7 +45,9 @@ pub(crate) struct Bed {
     pub(crate) tasks: TaskGroup,
     pub(crate) states: Arc<Mutex<Vec<State>>>,
     /// The role of CSI drivers grants to patch machines, as it does from Harvester 1.8 on.
-    pub(crate) may_patch: bool,
+    pub(crate) may_patch: Arc<AtomicBool>,
+    /// KubeVirt takes `addvolume` and `removevolume`.
+    pub(crate) takes_requests: Arc<AtomicBool>,
     pub(crate) guest: ApiServer,
 }
 
@@ -66,8 +68,8 @@ impl Bed {
         let options = support::options([harvester, guest.client(User::admin())], 83);
         drop(SimHarvester::start(options, &tasks));
         server.aggregate("subresources.kubevirt.io", sim_harvester::subresources::router(admin.clone()));
-        let may_patch = version != OLD;
-        let bed = Self { server, admin, tasks, states: Arc::default(), may_patch, guest };
+        let (may_patch, takes_requests) = (Arc::new((version != OLD).into()), Arc::new(true.into()));
+        let bed = Self { server, admin, tasks, states: Arc::default(), may_patch, takes_requests, guest };
         bed.create(Api::<Node>::all(bed.admin.clone()), json!({"metadata": {"name": "host-1"}})).await;
         for name in MACHINES {
             bed.machine(name).await;

@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -25,7 +28,7 @@ use http_body_util::{BodyExt as _, BodyStream, StreamBody, combinators::UnsyncBo
 use kube::{Client, client::Body};
 use program::Clock;
 use serde_json::{Value, json};
-use sim_apiserver::User;
+use sim_apiserver::{ApiServer, User};
 use tokio::{
     sync::watch,
     time::{Instant, sleep, sleep_until, timeout},
@@ -56,7 +59,7 @@ pub(crate) struct Addition {
     pub(crate) machine: String,
     /// When the process wrote the annotation that allows it.
     pub(crate) claimed_at: Instant,
-    /// The version of the machine that has it.
+    /// The version of the machine that has it; by a subresource, one of the host that is not later.
     pub(crate) revision: u64,
 }
 
@@ -77,8 +80,10 @@ struct Gate {
     name: Arc<str>,
     state: Arc<Mutex<GateState>>,
     deeds: Arc<Mutex<Deeds>>,
+    host: ApiServer,
     /// The role grants to patch machines.
-    may_patch: bool,
+    may_patch: Arc<AtomicBool>,
+    takes_requests: Arc<AtomicBool>,
     shows_instances: watch::Receiver<u64>,
 }
 
@@ -121,14 +126,29 @@ impl Gate {
         deeds.log.push(line);
     }
 
+    /// What this host answers to a write that its role does not grant, or its KubeVirt does not know.
+    fn refusal(&self, head: &http::request::Parts) -> Option<Answer> {
+        let path = head.uri.path();
+        let is_patch = head.method == Method::PATCH && path.contains("/virtualmachines/");
+        if is_patch && !self.may_patch.load(Ordering::Relaxed) {
+            let why = "virtualmachines.kubevirt.io is forbidden: User \"csi\" cannot patch resource \"virtualmachines\" in \
+                       API group \"kubevirt.io\" in the namespace \"shop\"";
+            return Some(refused(403, "Forbidden", why));
+        }
+        let is_request = path.starts_with("/apis/subresources.kubevirt.io/");
+        // as it has no gate that it knows while KubeVirt is replaced
+        let why = "Unable to Add Volume because HotplugVolumes feature gate is not enabled.";
+        (is_request && !self.takes_requests.load(Ordering::Relaxed)).then(|| refused(400, "BadRequest", why))
+    }
+
     async fn send(&self, client: &Client, request: Request<Body>) -> Result<Answer, BoxError> {
         let latency = self.state.lock().unwrap().random.u64(..LATENCY);
         sleep(Duration::from_millis(latency)).await;
         self.goes_on().await;
         let is_write = request.method() != Method::GET;
         let (head, body) = request.into_parts();
-        if !self.may_patch && head.method == Method::PATCH && head.uri.path().contains("/virtualmachines/") {
-            return Ok(no_right_to_patch());
+        if let Some(refused) = self.refusal(&head) {
+            return Ok(refused);
         }
         let body = body.collect_bytes().await?;
         let text = String::from_utf8_lossy(&body).into_owned();
@@ -190,7 +210,7 @@ impl Gate {
                 claimed_at,
                 revision: object["metadata"]["resourceVersion"]
                     .as_str()
-                    .map_or(0, |text| text.parse().unwrap()),
+                    .map_or_else(|| self.host.revision(), |text| text.parse().unwrap()),
             };
             self.deeds.lock().unwrap().additions.push(addition);
         }
@@ -207,14 +227,11 @@ fn revision(event: &[u8]) -> u64 {
     version.map_or(0, |version| version.parse().unwrap())
 }
 
-/// As an API server answers by the role of Harvester up to 1.7.
-fn no_right_to_patch() -> Answer {
-    let message = "virtualmachines.kubevirt.io is forbidden: User \"csi\" cannot patch resource \"virtualmachines\" in \
-                   API group \"kubevirt.io\" in the namespace \"shop\"";
-    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden",
+fn refused(code: u16, reason: &str, message: &str) -> Answer {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason,
         "message": message});
     let body = http_body_util::Full::new(Bytes::from(status.to_string()));
-    Response::builder().status(403).body(body.map_err(BoxError::from).boxed_unsync()).unwrap()
+    Response::builder().status(code).body(body.map_err(BoxError::from).boxed_unsync()).unwrap()
 }
 
 pub(crate) struct Process {
@@ -236,10 +253,17 @@ impl Process {
             stopped_until: None,
             claimed_at: Instant::now(),
         };
-        let (state, may_patch) = (Arc::new(Mutex::new(state)), bed.may_patch);
         let shows_instances = watch::Sender::new(u64::MAX);
         let (deeds, shown) = (deeds.clone(), shows_instances.subscribe());
-        let gate = Gate { name: name.into(), state, deeds, may_patch, shows_instances: shown };
+        let gate = Gate {
+            name: name.into(),
+            state: Arc::new(Mutex::new(state)),
+            deeds,
+            host: bed.server.clone(),
+            may_patch: bed.may_patch.clone(),
+            takes_requests: bed.takes_requests.clone(),
+            shows_instances: shown,
+        };
         let tasks = bed.tasks.child();
         let through = |inner: Client| {
             let through = gate.clone();

@@ -277,6 +277,47 @@ async fn places(admin: &Client) -> String {
     if in_all.any(|claim| claim == VOLUME) { "in a machine" } else { "no machine has it" }.to_owned()
 }
 
+/// What the host does with the requests of a process.
+#[derive(Clone)]
+struct Way {
+    client: Client,
+    admin: Client,
+    may_patch: Arc<AtomicBool>,
+    refused: Arc<Mutex<Option<(String, http::StatusCode)>>>,
+    removals: Arc<Mutex<Vec<String>>>,
+}
+
+impl Way {
+    async fn send(&self, request: http::Request<Body>) -> kube::Result<http::Response<Body>> {
+        if request.method() == http::Method::GET {
+            return self.client.send(request).await;
+        }
+        let (head, body) = request.into_parts();
+        let is_patch = head.method == http::Method::PATCH && head.uri.path().contains("/virtualmachines/");
+        if is_patch && !self.may_patch.load(Ordering::Relaxed) {
+            return Ok(old_host::no_right_to_patch());
+        }
+        let body = body.collect_bytes().await?;
+        if let Some(answer) = old_host::subresource(&self.admin, head.uri.path(), &body).await {
+            return Ok(answer);
+        }
+        let text = String::from_utf8_lossy(&body).into_owned();
+        let refused =
+            self.refused.lock().unwrap().clone().filter(|(volume, _)| {
+                text.contains("hotpluggable") && text.contains(&format!("\"{volume}\""))
+            });
+        if let Some((_, code)) = refused {
+            return Ok(old_host::status(code, "admission webhook denied the request"));
+        }
+        let answer = self.client.send(http::Request::from_parts(head, Body::from(body))).await;
+        if text.contains(REMOVAL) && answer.as_ref().is_ok_and(|answer| answer.status().is_success()) {
+            let with = places(&self.admin).await;
+            self.removals.lock().unwrap().push(with);
+        }
+        answer
+    }
+}
+
 /// A process of the driver.
 pub(crate) struct Process {
     pub(crate) attacher: Attacher,
@@ -290,67 +331,37 @@ impl Process {
 
     /// A process that meets its mishap at the nth write.
     pub(crate) fn with(bed: &Bed, name: &str, mishap: Option<(usize, Mishap)>, options: Options) -> Self {
-        let client = bed.server.client(User::named(name).with_group("system:masters"));
-        let writes = Arc::new(Mutex::new(0));
-        let (admin, removals, may_patch) = (bed.admin.clone(), bed.removals.clone(), bed.may_patch.clone());
-        let refused = bed.refused.clone();
+        let way = Way {
+            client: bed.server.client(User::named(name).with_group("system:masters")),
+            admin: bed.admin.clone(),
+            may_patch: bed.may_patch.clone(),
+            refused: bed.refused.clone(),
+            removals: bed.removals.clone(),
+        };
+        let writes = Arc::new(AtomicUsize::new(0));
         let service = tower::service_fn(move |request: http::Request<Body>| {
-            let (client, writes, admin, removals) =
-                (client.clone(), writes.clone(), admin.clone(), removals.clone());
-            let refused = refused.clone();
-            let is_granted = may_patch.load(Ordering::Relaxed);
+            let (way, writes) = (way.clone(), writes.clone());
             async move {
                 let is_write = request.method() != http::Method::GET;
-                let nth = {
-                    let mut writes = writes.lock().unwrap();
-                    *writes += usize::from(is_write);
-                    *writes
-                };
+                let nth = writes.fetch_add(usize::from(is_write), Ordering::Relaxed) + 1;
                 let now = mishap.filter(|(at, _)| is_write && *at == nth).map(|(_, mishap)| mishap);
                 match now {
                     None => {}
                     Some(Mishap::DiesBefore) => std::future::pending().await,
                     Some(Mishap::DiesAfter) => {
-                        drop(client.send(request).await);
+                        drop(way.send(request).await);
                         return std::future::pending().await;
                     }
                     Some(Mishap::ArrivesAfter(seconds)) => {
                         tokio::spawn(async move {
                             tokio::time::sleep(Duration::from_secs(seconds)).await;
-                            drop(client.send(request).await);
+                            drop(way.send(request).await);
                         });
                         return std::future::pending().await;
                     }
                     Some(Mishap::StopsFor(seconds)) => tokio::time::sleep(Duration::from_secs(seconds)).await,
                 }
-                if !is_write {
-                    return client.send(request).await;
-                }
-                let (head, body) = request.into_parts();
-                if !is_granted
-                    && head.method == http::Method::PATCH
-                    && head.uri.path().contains("/virtualmachines/")
-                {
-                    return Ok(old_host::no_right_to_patch());
-                }
-                let body = body.collect_bytes().await?;
-                if let Some(answer) = old_host::subresource(&admin, head.uri.path(), &body).await {
-                    return Ok(answer);
-                }
-                let text = String::from_utf8_lossy(&body).into_owned();
-                let refused = refused.lock().unwrap().clone().filter(|(volume, _)| {
-                    text.contains("hotpluggable") && text.contains(&format!("\"{volume}\""))
-                });
-                if let Some((_, code)) = refused {
-                    return Ok(old_host::status(code, "admission webhook denied the request"));
-                }
-                let is_removal = text.contains(REMOVAL);
-                let answer = client.send(http::Request::from_parts(head, Body::from(body))).await;
-                if is_removal && answer.as_ref().is_ok_and(|answer| answer.status().is_success()) {
-                    let with = places(&admin).await;
-                    removals.lock().unwrap().push(with);
-                }
-                answer
+                way.send(request).await
             }
         });
         let tasks = TaskGroup::new();

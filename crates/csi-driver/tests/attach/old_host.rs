@@ -112,17 +112,28 @@ async fn write(machines: &Api<VirtualMachine>, machine: &str, patch: Option<Valu
     machines.patch(machine, &PatchParams::default(), &patch).await.is_ok()
 }
 
+// each request is for one volume, and tells of no other
 #[rstest]
 #[tokio::test(start_paused = true)]
-async fn two_volumes_at_once_come_into_a_machine_and_leave_it(#[values(true, false)] by_another: bool) {
+async fn volumes_at_once_come_into_a_machine_and_leave_it(
+    #[values(2, 20)] count: usize,
+    #[values(true, false)] by_another: bool,
+    #[values(true, false)] may_patch: bool,
+) {
     let bed = Bed::old().await;
+    bed.may_patch.store(may_patch, Ordering::Relaxed);
+    let mut volumes: Vec<_> = (1..=count).map(|number| format!("pvc-{number}")).collect();
+    for volume in &volumes[VOLUMES.len()..] {
+        bed.volume(volume).await;
+    }
+    volumes.sort();
     let (driver, other) = (Process::new(&bed, "p1"), Process::new(&bed, "p2"));
-    for answer in join_all(VOLUMES.map(|volume| driver.publish_volume(volume, "a"))).await {
+    for answer in join_all(volumes.iter().map(|volume| driver.publish_volume(volume, "a"))).await {
         answer.unwrap();
     }
-    assert_eq!(bed.in_instance("a").await, VOLUMES);
+    assert_eq!(bed.in_instance("a").await, volumes);
     let driver = if by_another { &other } else { &driver };
-    for answer in join_all(VOLUMES.map(|volume| driver.unpublish_volume(volume, "a"))).await {
+    for answer in join_all(volumes.iter().map(|volume| driver.unpublish_volume(volume, "a"))).await {
         answer.unwrap();
     }
     assert!(bed.in_instance("a").await.is_empty());

@@ -4,10 +4,11 @@
 use std::{collections::HashMap, time::Duration};
 
 use csi_driver::{
-    attach::Attacher,
+    attach::{Attacher, hotplug},
     controller::{ControllerService, Settings},
     csi::{
-        CapacityRange, ControllerExpandVolumeRequest, ControllerGetVolumeRequest, CreateSnapshotRequest,
+        CapacityRange, ControllerExpandVolumeRequest, ControllerGetVolumeRequest,
+        ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, CreateSnapshotRequest,
         CreateVolumeRequest, DeleteSnapshotRequest, DeleteVolumeRequest, ListSnapshotsRequest,
         ListVolumesRequest, Snapshot, VolumeCapability, VolumeContentSource,
         controller_server::Controller,
@@ -16,6 +17,7 @@ use csi_driver::{
     },
     host::Host,
 };
+use harvester_api::{VirtualMachine, VirtualMachineInstance};
 use program::TaskGroup;
 use sim_harvester::host_objects;
 use test_cluster::{TestCluster, User};
@@ -25,6 +27,15 @@ use crate::support;
 
 const GIB: i64 = 1 << 30;
 const HOST_NODE: &str = "{apiVersion: v1, kind: Node, metadata: {name: host-1}}";
+
+const MACHINE: &str = "
+apiVersion: kubevirt.io/v1
+kind: VirtualMachine
+metadata: {name: vm-1, namespace: team-a}
+spec:
+  runStrategy: Always
+  template: {spec: {domain: {devices: {disks: []}}, volumes: []}}
+";
 
 /// The service, with a Harvester of this release behind the servers.
 async fn start(cluster: &TestCluster, tasks: &TaskGroup) -> ControllerService {
@@ -41,19 +52,49 @@ async fn start(cluster: &TestCluster, tasks: &TaskGroup) -> ControllerService {
     )
 }
 
-fn volume(name: &str, required_bytes: i64, source: Option<Type>) -> Request<CreateVolumeRequest> {
-    let capability = VolumeCapability {
+fn capability() -> VolumeCapability {
+    VolumeCapability {
         access_type: Some(AccessType::Mount(MountVolume::default())),
         access_mode: Some(AccessMode { mode: Mode::SingleNodeWriter.into() }),
-    };
+    }
+}
+
+fn volume(name: &str, required_bytes: i64, source: Option<Type>) -> Request<CreateVolumeRequest> {
     Request::new(CreateVolumeRequest {
         name: name.to_owned(),
         capacity_range: Some(CapacityRange { required_bytes, limit_bytes: 0 }),
-        volume_capabilities: vec![capability],
+        volume_capabilities: vec![capability()],
         parameters: HashMap::from([("hostStorageClass".to_owned(), host_objects::STORAGE_CLASS.to_owned())]),
         volume_content_source: source.map(|source| VolumeContentSource { r#type: Some(source) }),
         ..CreateVolumeRequest::default()
     })
+}
+
+async fn runs(cluster: &TestCluster) {
+    for _ in 0..300 {
+        let vmi = cluster.harvester.get::<VirtualMachineInstance>("team-a/vm-1").await;
+        if vmi.and_then(|vmi| vmi.status).is_some_and(|status| status.phase == "Running") {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    panic!("the machine does not run after 300 looks");
+}
+
+/// Whether the machine and its instance have a disk for the claim, as virt-controller and the driver have written it.
+async fn has_disk(cluster: &TestCluster, claim: &str) -> [bool; 2] {
+    let vm = cluster.harvester.get::<VirtualMachine>("team-a/vm-1").await.unwrap();
+    let vmi = cluster.harvester.get::<VirtualMachineInstance>("team-a/vm-1").await.unwrap();
+    let phase = |status: &serde_json::Value| status["name"] == claim && status["phase"] == "Ready";
+    let status = vmi.status.as_ref().and_then(|status| status.rest.get("volumeStatus")?.as_array());
+    let mut in_template = hotplug::claims(Some(&vm), None);
+    [in_template.any(|one| one == claim), status.is_some_and(|all| all.iter().any(phase))]
+}
+
+async fn published(service: &ControllerService, id: &str) -> Vec<String> {
+    let get = ControllerGetVolumeRequest { volume_id: id.to_owned() };
+    let answer = service.controller_get_volume(Request::new(get)).await.unwrap().into_inner();
+    answer.status.unwrap().published_node_ids
 }
 
 /// Asks for a snapshot as the external snapshotter does, until it is ready.
@@ -121,6 +162,36 @@ test_cluster::component_tests! {
             service.delete_volume(Request::new(request)).await.unwrap();
         }
         assert_eq!((volumes(&service).await, snapshots(&service).await), (0, 0));
+        tasks.end().await;
+    }
+
+    /// A machine that runs gets the disk and gives it back, by patches that the API server and its rights let pass.
+    #[each_role]
+    async fn a_disk_comes_into_a_machine_that_runs_and_leaves_it_with_the_rights_of_the_driver(cluster: TestCluster) {
+        let tasks = TaskGroup::new();
+        let service = start(&cluster, &tasks).await;
+        cluster.harvester.apply(MACHINE).await;
+        runs(&cluster).await;
+        let id = service.create_volume(volume("data", GIB, None)).await.unwrap().into_inner().volume.unwrap().volume_id;
+        for _ in 0..2 {
+            let publish = ControllerPublishVolumeRequest {
+                volume_id: id.clone(),
+                node_id: "vm-1".to_owned(),
+                volume_capability: Some(capability()),
+                ..ControllerPublishVolumeRequest::default()
+            };
+            service.controller_publish_volume(Request::new(publish)).await.unwrap();
+            assert_eq!(has_disk(&cluster, &id).await, [true, true]);
+            assert_eq!(published(&service, &id).await, ["vm-1"]);
+            let unpublish = ControllerUnpublishVolumeRequest {
+                volume_id: id.clone(),
+                node_id: "vm-1".to_owned(),
+                ..ControllerUnpublishVolumeRequest::default()
+            };
+            service.controller_unpublish_volume(Request::new(unpublish)).await.unwrap();
+            assert_eq!(has_disk(&cluster, &id).await, [false, false]);
+            assert_eq!(published(&service, &id).await, [""; 0]);
+        }
         tasks.end().await;
     }
 }

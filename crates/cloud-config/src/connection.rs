@@ -4,7 +4,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Once, RwLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -62,18 +62,39 @@ pub struct Followed {
     pub fault: Option<String>,
 }
 
+/// A way for requests: by one token.
+#[derive(Clone)]
+struct Way {
+    client: Client,
+    /// When the token ends, as far as it says.
+    ends: Option<Expiry>,
+}
+
+impl Way {
+    fn of(config: CloudConfig, options: &Options) -> Result<Self, Error> {
+        let ends = expiry::of_user(&config.config.auth_info);
+        Ok(Self { client: raw_client(config.config, options)?, ends })
+    }
+
+    /// By the clock of a server. Without one nobody knows.
+    fn has_ended(&self, now: Option<Timestamp>) -> bool {
+        let left = self.ends.zip(now).and_then(|(ends, now)| ends.remaining(now));
+        left.is_some_and(|left| !left.is_positive())
+    }
+}
+
+/// Of the ways of a copy, by which anybody goes who may write the Secret of it.
+const OF_COPY: usize = 0;
+const OF_SOURCE: usize = 1;
+
 /// What requests go through now.
 pub(crate) struct Current {
-    client: Client,
     /// Host and port of the server.
     host: Arc<str>,
-    /// With the token of the source, where `client` has that of a copy, which anybody may have put there who may write
-    /// the Secret.
-    of_source: Option<Client>,
-    /// When that token ends.
-    source_ends: Option<Expiry>,
-    /// The server refused the one token, and since then not the other. It refuses good ones too, for a moment.
-    is_by_source: AtomicBool,
+    /// The kubeconfig's own. Of a copy the others are by the token of its source, and by the one that was good before it.
+    ways: Vec<Way>,
+    /// The one in use: the server refused the one before it, and since then not this one. It refuses good ones too, for a moment.
+    at: AtomicUsize,
     told: Once,
 }
 
@@ -86,43 +107,48 @@ impl Current {
     }
 
     fn new(client: Client, host: Arc<str>) -> Self {
-        let is_by_source = AtomicBool::new(false);
-        Self { client, host, of_source: None, source_ends: None, is_by_source, told: Once::new() }
+        Self {
+            host,
+            ways: vec![Way { client, ends: None }],
+            at: AtomicUsize::new(OF_COPY),
+            told: Once::new(),
+        }
     }
 
     /// Of a copy, with its source to fall back to.
     fn of_cloud_config(config: &CloudConfig, options: &Options) -> Result<Self, Error> {
         let mut current = Self::of(config.config.clone(), options)?;
+        current.ways[OF_COPY].ends = expiry::of_user(&config.config.auth_info);
         if let Some(token) = &config.source_token {
-            let source = config.with_token(token.expose_secret());
-            current.source_ends = expiry::of_user(&source.config.auth_info);
-            current.of_source = Some(raw_client(source.config, options)?);
+            current.ways.push(Way::of(config.with_token(token.expose_secret()), options)?);
         }
         Ok(current)
     }
 
-    /// The client for the next request, and whether it has the source's token in place of the copy's.
-    fn client(&self) -> (Client, bool) {
-        match &self.of_source {
-            Some(client) if self.is_by_source.load(Ordering::Relaxed) => (client.clone(), true),
-            _ => (self.client.clone(), false),
-        }
+    /// The client for the next request, and which way that is.
+    fn client(&self) -> (Client, usize) {
+        let at = self.at.load(Ordering::Relaxed);
+        (self.ways[at].client.clone(), at)
     }
 
-    /// The server, whose clock shows `now`, refused the token of a request: the next ones take the other one, unless that
-    /// has ended, as the source's has when it was renewed for a while.
-    fn refused(&self, by_source: bool, now: Option<Timestamp>) {
-        let left = |ends: Expiry| ends.remaining(now?);
-        let has_ended = |ends: Expiry| left(ends).is_some_and(|left| !left.is_positive());
-        if self.of_source.is_none() || !by_source && self.source_ends.is_some_and(has_ended) {
-            return;
-        }
-        let (host, order) = (&self.host, Ordering::Relaxed);
-        let turned = self.is_by_source.compare_exchange(by_source, !by_source, order, order);
-        if turned.is_ok() && !by_source {
+    /// By a token of a copy that the server has not refused since another one.
+    fn way_of_copy(&self) -> Option<Way> {
+        let at = self.at.load(Ordering::Relaxed);
+        (at != OF_SOURCE).then(|| self.ways[at].clone())
+    }
+
+    /// The server, whose clock shows `now`, refused the token of a request: the next ones go another way, unless its token
+    /// has ended, as the source's has when it was renewed for a while. The own way is gone again when all others are refused.
+    fn refused(&self, at: usize, now: Option<Timestamp>) {
+        let mut others = (1..self.ways.len()).map(|step| (at + step) % self.ways.len());
+        let next = others.find(|&next| next == OF_COPY || !self.ways[next].has_ended(now));
+        let Some(next) = next else { return };
+        let turned = self.at.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
+        if turned.is_ok() && at == OF_COPY {
+            let host = &self.host;
             self.told.call_once(|| {
                 tracing::warn!(
-                    "{host} refuses the rotated token (401): that of the cloud-config itself is tried in its place"
+                    "{host} refuses the rotated token (401): another one of its account is tried in its place"
                 );
             });
         }
@@ -182,8 +208,13 @@ impl Connection {
     /// # Errors
     /// As [`Connection::open`]; then nothing has changed.
     pub fn replace(&self, config: &CloudConfig) -> Result<bool, Error> {
-        let fresh = Current::of_cloud_config(config, &self.options)?;
-        *self.current.write().expect("no panic while swapping") = Arc::new(fresh);
+        let mut fresh = Current::of_cloud_config(config, &self.options)?;
+        let mut current = self.current.write().expect("no panic while swapping");
+        // who may write the Secret of the copy may put there what is no token
+        if self.followed.borrow().config.is_copy_beside(config) {
+            fresh.ways.extend(current.way_of_copy());
+        }
+        *current = Arc::new(fresh);
         Ok(config.namespace != self.namespace)
     }
 
@@ -220,7 +251,8 @@ impl Connection {
         {
             tracing::warn!(
                 file = config.file,
-                "the Secret of the rotated token was emptied: the newer token in use stays until the cloud-config changes"
+                "the Secret of the rotated token has an older one, or none: the newer token in use stays until the cloud-config \
+                 changes or a newer one is there"
             );
             let seen = config.seen.clone();
             self.followed.send_modify(|followed| followed.fault = None);
@@ -280,7 +312,7 @@ pub(crate) fn front(current: Arc<RwLock<Arc<Current>>>, options: &Options, names
                 tokio::time::sleep(wait).await;
             }
             let current = Arc::clone(&current.read().expect("no panic while swapping"));
-            let (client, by_source) = current.client();
+            let (client, way) = current.client();
             // KubeVirt's own server answers 401 for reasons that are not the token's
             let tells_of_token = !request.uri().path().starts_with("/apis/subresources.kubevirt.io/");
             let sent = Instant::now();
@@ -293,7 +325,7 @@ pub(crate) fn front(current: Arc<RwLock<Arc<Current>>>, options: &Options, names
                 let answer = client.send(request).await?;
                 heard = true;
                 if answer.status() == StatusCode::UNAUTHORIZED && tells_of_token {
-                    current.refused(by_source, server_time(answer.headers()));
+                    current.refused(way, server_time(answer.headers()));
                 }
                 tell(Some(answer.status().as_u16()), Some(answer.headers()));
                 retry_after::told(answer).await
@@ -339,26 +371,59 @@ mod tests {
             ..config("https://h", "a").with_token("copy")
         };
         let current = Current::of_cloud_config(&copy, &Options::named("part/1")).unwrap();
-        let by_source = || current.client().1;
+        let way = || current.client().1;
         let header =
             HeaderMap::from_iter([(DATE, HeaderValue::from_static("Fri, 15 Jan 2027 08:00:00 GMT"))]);
         let now = server_time(&header);
         assert_eq!(now, Timestamp::from_second(1_800_000_000).ok());
-        assert!(!by_source());
-        current.refused(false, now);
-        assert!(by_source());
-        current.refused(false, now);
-        assert!(by_source(), "another request that was under way with the copy's");
-        current.refused(true, now);
-        assert!(!by_source());
+        assert_eq!(way(), OF_COPY);
+        current.refused(OF_COPY, now);
+        assert_eq!(way(), OF_SOURCE);
+        current.refused(OF_COPY, now);
+        assert_eq!(way(), OF_SOURCE, "another request that was under way with the copy's");
+        current.refused(OF_SOURCE, now);
+        assert_eq!(way(), OF_COPY);
         let alone = Current::of_cloud_config(&config("https://h", "a"), &Options::named("part/1")).unwrap();
-        alone.refused(false, now);
-        assert!(!alone.client().1);
-        let ended = format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(r#"{"exp": 1799999999}"#));
-        let renewed = CloudConfig { source_token: Some(ended.into()), ..copy };
+        alone.refused(OF_COPY, now);
+        assert_eq!(alone.client().1, OF_COPY);
+        let renewed = CloudConfig { source_token: Some(ending(1_799_999_999).into()), ..copy };
         let renewed = Current::of_cloud_config(&renewed, &Options::named("part/1")).unwrap();
-        renewed.refused(false, now);
-        assert!(!renewed.client().1, "that token has ended");
+        renewed.refused(OF_COPY, now);
+        assert_eq!(renewed.client().1, OF_COPY, "that token has ended");
+    }
+
+    fn ending(end: i64) -> String {
+        format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(format!("{{\"exp\": {end}}}")))
+    }
+
+    // who may write the Secret of the copy may put there what is no token, and the source's has ended by then
+    #[tokio::test]
+    async fn a_copy_that_the_server_refuses_gives_way_to_the_one_that_was_good_before_it() {
+        let copy = |token: &str| CloudConfig {
+            source: "source".into(),
+            source_token: Some(ending(1).into()),
+            ..config("https://h", "a").with_token(token)
+        };
+        let now = Timestamp::from_second(1_800_000_000).ok();
+        let good = ending(1_900_000_000);
+        let connection = Connection::open(&copy(&good), &Options::named("part/1")).unwrap();
+        let current = || connection.current.read().unwrap().clone();
+        let take = |token: &str| {
+            connection.replace(&copy(token)).unwrap();
+            connection.followed.send_modify(|followed| followed.config = copy(token));
+        };
+        let ends = |current: &Current| current.ways[current.client().1].ends;
+        let in_use = expiry::of_user(&copy(&good).config.auth_info);
+        for forged in ["forged", "forged again"] {
+            take(forged);
+            let current = current();
+            current.refused(OF_COPY, now);
+            assert_eq!(ends(&current), in_use, "{forged}");
+        }
+        // its own when the former one is refused too
+        let current = current();
+        current.refused(2, now);
+        assert_eq!(current.client().1, OF_COPY);
     }
 
     #[tokio::test]

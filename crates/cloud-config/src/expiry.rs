@@ -70,14 +70,24 @@ pub fn of_authorities(config: &CloudConfig) -> Vec<Expiry> {
 }
 
 impl CloudConfig {
-    /// Whether this copy is of the same source as `other`, which is the source itself and ends earlier.
+    /// Whether both are copies of one source, with different tokens.
+    pub(crate) fn is_copy_beside(&self, other: &Self) -> bool {
+        self.is_copy() && other.is_copy() && self.source() == other.source() && self.token() != other.token()
+    }
+
+    /// Whether this copy is to stay although `other` is there: its source, which ends earlier, or an older copy of the same source,
+    /// as from a backup. A newer token may end earlier, where the server gives it a shorter life.
     pub(crate) fn outlives(&self, other: &Self) -> bool {
         let end = |config: &Self| match of_user(&config.config.auth_info) {
             Some(Expiry::At(end)) => Some(end),
             _ => None,
         };
-        let is_later = || end(self).zip(end(other)).is_some_and(|(own, theirs)| own > theirs);
-        self.is_copy() && !other.is_copy() && self.source() == other.source() && is_later()
+        let issued = |config: &Self| claims(config.token()?)?["iat"].as_i64();
+        let is_later = match other.is_copy() {
+            true => issued(self).zip(issued(other)).is_some_and(|(own, theirs)| own > theirs),
+            false => end(self).zip(end(other)).is_some_and(|(own, theirs)| own > theirs),
+        };
+        self.is_copy() && self.source() == other.source() && is_later
     }
 }
 

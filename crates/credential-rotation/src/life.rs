@@ -64,13 +64,13 @@ fn next_look(remaining: Option<SignedDuration>) -> Duration {
 /// not end or nobody knows.
 #[derive(Clone, Debug)]
 pub struct Life {
-    now: Arc<Mutex<Known>>,
+    now: Arc<Mutex<InForce>>,
     clock: Clock,
 }
 
 /// What is known of the credential in use.
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct InForce {
     end: Option<Timestamp>,
     /// What it says of itself, where the leader renews it.
     rotates: Option<Claims>,
@@ -90,13 +90,13 @@ impl Life {
             Expiry::At(end) => Some(end),
             Expiry::Never | Expiry::Unknown => None,
         };
-        *self.now.lock().expect("no panic while the end is written") = Known { end, rotates };
+        *self.now.lock().expect("no panic while the end is written") = InForce { end, rotates };
     }
 }
 
 impl Collector for Life {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let Known { end, rotates } = self.now.lock().expect("no panic while the end is written").clone();
+        let InForce { end, rotates } = self.now.lock().expect("no panic while the end is written").clone();
         let Some(end) = end else { return Ok(()) };
         let left = end.duration_since(self.clock.now());
         let renewed = i64::from(is_renewed_in_time(rotates.as_ref(), left));
@@ -115,7 +115,7 @@ impl Collector for Life {
 
 /// Whether a token is left to whoever renews it: that happens at two thirds of its life, and nobody need know of an end
 /// that does not come. From three quarters on, something is wrong.
-fn is_renewed_in_time(claims: Option<&Claims>, remaining: SignedDuration) -> bool {
+pub(crate) fn is_renewed_in_time(claims: Option<&Claims>, remaining: SignedDuration) -> bool {
     let life = claims.filter(|claims| claims.is_made_to_rotate()).and_then(Claims::life);
     life.is_some_and(|(life, _)| remaining > life / 4)
 }

@@ -102,6 +102,13 @@ pub fn connect(options: Options) -> Arc<Connect> {
     })
 }
 
+/// Whether Harvester refuses the token of this copy. What a token says of its own end nobody has signed who may write the Secret,
+/// and one that were believed would never be due.
+pub(crate) async fn is_refused(copy: &CloudConfig, connect: &Connect) -> bool {
+    let Ok(client) = connect(copy) else { return true };
+    matches!(client.apiserver_version().await, Err(kube::Error::Api(status)) if status.code == 401)
+}
+
 /// Why a try came to nothing.
 struct Failure {
     why: String,
@@ -211,19 +218,12 @@ impl Rotation {
         let copy = secret.data.as_ref().and_then(|data| data.get(places::COPY_KEY));
         let copy = copy.and_then(|bytes| std::str::from_utf8(&bytes.0).ok());
         let now = self.time_at(&clusters.harvester).await;
-        let copy = match copy {
-            Some(copy) if self.is_refused(config, copy).await => None,
-            copy => copy,
+        let token = copy.and_then(|copy| places::token_of_copy(copy, config.source()));
+        let copy = match token {
+            Some(token) if is_refused(&config.with_token(token), &*self.connect).await => None,
+            _ => copy,
         };
         Ok((decide(config.source(), copy, now), secret, now))
-    }
-
-    /// Whether Harvester refuses the token of the copy. What a token says of its own end nobody has signed who may write the
-    /// Secret, and one that were believed would never be due.
-    async fn is_refused(&self, config: &CloudConfig, copy: &str) -> bool {
-        let Some(token) = places::token_of_copy(copy, config.source()) else { return false };
-        let Ok(client) = (self.connect)(&config.with_token(token)) else { return true };
-        matches!(client.apiserver_version().await, Err(kube::Error::Api(status)) if status.code == 401)
     }
 
     /// The time of the server that gives tokens, where it says it: the clock here may be minutes off.
@@ -258,14 +258,15 @@ impl Rotation {
             Request::builder().method(Method::POST).uri(path).header("Content-Type", "application/json");
         let request = request.body(question).map_err(|error| format!("ask for a token: {error}"))?;
         let answer: Value = clusters.harvester.request(request).await.map_err(|error| {
-            let anew = format!("make a new cloud-config: cloud-config generate --rotate {account} {namespace}");
+            let command = format!("harvester-cloud-provider cloud-config generate --rotate {account} {namespace}");
+            let anew = format!("make a new cloud-config with an administrator's kubeconfig of Harvester: {command}");
             let next = match &error {
                 kube::Error::Api(status) if status.code == 401 => {
                     format!("the token has ended, or Secret {} was deleted; {anew}", token::anchor_name(account))
                 }
                 kube::Error::Api(status) if status.code == 403 => format!(
-                    "grant create on serviceaccounts/token {account} in namespace {namespace} of Harvester (cloud-config \
-                     generate --rotate {account} {namespace} does)"
+                    "grant create on serviceaccounts/token {account} in namespace {namespace} of Harvester, as {command} does \
+                     with an administrator's kubeconfig"
                 ),
                 kube::Error::Api(status) if status.code == 404 => anew,
                 _ => "it is tried again".to_owned(),

@@ -148,6 +148,32 @@ async fn a_new_copy_and_a_new_source_are_taken_over_within_five_seconds() {
     stop.cancel();
 }
 
+/// A kubeconfig whose token was issued then, and ends 1000 s later.
+fn issued(at: i64) -> String {
+    let claims = format!("{{\"sub\":\"system:serviceaccount:vms:demo\",\"iat\":{at},\"exp\":{}}}", at + 1000);
+    with_token(&format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims)))
+}
+
+// a backup of the guest cluster has the Secret as it was
+#[tokio::test(start_paused = true)]
+async fn an_older_copy_does_not_take_the_newer_token_from_who_runs() {
+    let source = issued(0);
+    let folders = Folders::new(&source);
+    folders.copy("..1", Some(&copy(&source, &issued(2000))));
+    let connection = Connection::open(&folders.places.read().unwrap(), &Options::named("part/1")).unwrap();
+    let (followed, stop) = (connection.followed(), CancellationToken::new());
+    tokio::spawn(connection.follow(folders.places.clone(), stop.clone()));
+    for (version, at, expected) in [("..2", 1000, 3000), ("..3", 2500, 3500)] {
+        folders.copy(version, Some(&copy(&source, &issued(at))));
+        sleep(Duration::from_secs(5)).await;
+        assert_eq!(end(&followed.borrow().config), expected);
+    }
+    folders.source(&issued(100));
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(end(&followed.borrow().config), 1100, "a source that a person changes wins");
+    stop.cancel();
+}
+
 // who runs on would else fall back to a token that may have ended long ago
 #[tokio::test(start_paused = true)]
 async fn a_copy_that_a_person_takes_away_does_not_take_the_newer_token_from_who_runs() {

@@ -20,6 +20,7 @@
 //! * `outage`: the kinds of Harvester that cannot be listed, and why; Services and Nodes that wait get the reason.
 //! * [`notices`]: what the program says about itself, in the log and on its own Pod; who says it: `answers`,
 //!   `cluster_names`, and `credential_rotation`.
+//! * [`rights`]: what the program may do in Harvester, and what is off without.
 //! * `metrics`: metrics under the names of Kubernetes.
 //! * [`run()`]: all of it as a library call; [`cli`]: the process under its production name.
 
@@ -39,6 +40,7 @@ mod networks;
 pub mod notices;
 mod outage;
 pub mod requested;
+pub mod rights;
 mod run;
 pub mod service_config;
 mod source_ranges;

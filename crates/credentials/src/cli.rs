@@ -11,6 +11,7 @@ use std::{
 };
 
 use cloud_config::{CloudConfig, Local, Options};
+use credential_rotation::in_use;
 use jiff::SignedDuration;
 use kube::config::Kubeconfig;
 use program::{
@@ -19,10 +20,11 @@ use program::{
 };
 
 use crate::{
-    generate::{Administrator, Run, is_said_on_stdout},
+    error::shown,
+    generate::{Administrator, OWN_NAME, Run, is_said_on_stdout},
     inspect::{self, Report},
     request::{self, Format, Part, Request},
-    rotate::{self, Place, Renewed},
+    rotate::{self, Kept, Renewed},
     serve,
 };
 
@@ -90,10 +92,16 @@ pub const GENERATE: Table = Table {
 pub const INSPECT: Table = Table {
     program: "harvester-cloud-provider cloud-config inspect [FILE]",
     about: "Says what a cloud-config is good for: its endpoint, namespace, certificate authority and end, and each right \
-            with what is off without it. Writes nothing. Without FILE it looks where the parts look.",
+            with what is off without it. Where the parts renew the token, it looks at theirs. Writes nothing. Without FILE it \
+            looks where the parts look.",
     flags: &[
         Flag::value("for", "PART", "cloud-provider or csi: whose rights are asked for")
             .default("cloud-provider"),
+        Flag::value(
+            "kubeconfig",
+            "FILE",
+            "the guest cluster, whose parts may have a newer token; else KUBECONFIG, else the pod's service account",
+        ),
         Flag::value("output", "FORMAT", "text or json").default("text"),
     ],
 };
@@ -111,7 +119,12 @@ pub const ROTATE: Table = Table {
             "NAMESPACE/NAME",
             "the cloud-config is in this Secret of the guest cluster, in no file",
         ),
-        Flag::value("key", "KEY", "where it is in that Secret").default("cloud-config"),
+        Flag::value(
+            "key",
+            "KEY",
+            "where it is in that Secret; other keys with the same cloud-config are renewed with it",
+        )
+        .default("cloud-config"),
         Flag::switch("retire", "delete the token that does not end"),
         Flag::value(
             "kubeconfig",
@@ -197,7 +210,7 @@ impl Generate {
         let generate = Self {
             request,
             kubeconfig: reader.text("kubeconfig"),
-            program: reader.text("program").unwrap_or_else(|| "cloud-config".to_owned()),
+            program: reader.text("program").unwrap_or_else(|| OWN_NAME.to_owned()),
         };
         reader.finish(generate)
     }
@@ -239,12 +252,13 @@ fn inspect(args: Vec<String>) -> ExitCode {
     if words.len() > 1 {
         reader.fault("name one file: cloud-config inspect [FILE]".to_owned());
     }
+    let file = words.first().map(PathBuf::from);
+    let guest = Local { kubeconfig: reader.text("kubeconfig").map(PathBuf::from), master: None };
     if let Err(faults) = reader.finish(()) {
         return refuse(&faults, "inspect");
     }
-    let file = words.first().map(PathBuf::from);
     let outcome = program::run(|process| {
-        Box::pin(async move { look(file.as_deref(), part, process.clock.now()).await })
+        Box::pin(async move { look(file.as_deref(), &guest, part, process.clock.now()).await })
     });
     match outcome {
         Ok(Ok(report)) => show_report(&report, json),
@@ -253,10 +267,23 @@ fn inspect(args: Vec<String>) -> ExitCode {
     }
 }
 
-async fn look(file: Option<&Path>, part: Part, now: jiff::Timestamp) -> Result<Report, String> {
+async fn look(
+    file: Option<&Path>,
+    guest: &Local,
+    part: Part,
+    now: jiff::Timestamp,
+) -> Result<Report, String> {
+    let options = Options::named(&agent());
     let config = cloud_config::find(file).and_then(|file| CloudConfig::read(&file));
     let config = config.map_err(|error| error.to_string())?;
-    Ok(inspect::inspect(&config, part, &Options::named(&agent()), now).await)
+    let client = match cloud_config::local(guest, &options) {
+        // what was given is to be used
+        Err(error) if guest.kubeconfig.is_some() => return Err(error.to_string()),
+        client => client.map_err(|error| error.to_string()),
+    };
+    let connect = credential_rotation::connect(options.clone());
+    let used = in_use(config, client.as_ref().map_err(Clone::clone), &*connect).await;
+    Ok(inspect::inspect(&used, part, &options, now).await)
 }
 
 fn show_report(report: &Report, json: bool) -> ExitCode {
@@ -286,7 +313,7 @@ fn rotate(args: Vec<String>) -> ExitCode {
     let key = reader.text("key").unwrap_or_default();
     let secret = reader.optional("secret", |text| match text.split('/').collect::<Vec<_>>()[..] {
         [namespace, name] if !namespace.is_empty() && !name.is_empty() => {
-            Ok(Place::Secret(namespace.to_owned(), name.to_owned(), key))
+            Ok(Kept::Secret(namespace.to_owned(), name.to_owned(), key))
         }
         _ => Err(format!("{text:?} is no Secret: write it as kube-system/harvester-cloud-config")),
     });
@@ -335,12 +362,20 @@ fn rotate(args: Vec<String>) -> ExitCode {
 async fn renew_token(file: Option<&Path>, at_once: bool, now: jiff::Timestamp) -> Result<String, String> {
     let file = cloud_config::find(file).map_err(|error| error.to_string())?;
     let renewed = rotate::renew_file(&file, at_once, &Options::named(&agent()), now).await;
-    Ok(told(&Place::File(file), &renewed.map_err(|error| error.to_string())?))
+    Ok(told(&Kept::File(file), &renewed.map_err(|error| error.to_string())?))
 }
 
-fn told(place: &Place, renewed: &Renewed) -> String {
+fn told(place: &Kept, renewed: &Renewed) -> String {
     match renewed {
-        Renewed::Until(end) => format!("{place} has a new token, which ends at {end}\n"),
+        Renewed::Until { end, also } if also.is_empty() => {
+            format!("{place} has a new token, which ends at {end}\n")
+        }
+        Renewed::Until { end, also } => {
+            let also = also.iter().map(|key| shown(key)).collect::<Vec<_>>().join(", ");
+            format!(
+                "{place} has a new token, which ends at {end}; so have its keys with the same cloud-config: {also}\n"
+            )
+        }
         Renewed::DueAt(due) => format!("{place} stays as it is: its token is renewed from {due} on\n"),
     }
 }

@@ -30,6 +30,9 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 const TRIES_FOR_TOKEN: u32 = 30;
 const TRIES_FOR_CHECK: u32 = 5;
 
+/// The name in messages where no script gives its own.
+pub(crate) const OWN_NAME: &str = "cloud-config";
+
 /// The administrator's way to Harvester, by a kubeconfig.
 pub(crate) struct Administrator {
     pub(crate) client: Client,
@@ -69,6 +72,16 @@ impl Administrator {
     }
 }
 
+/// What a person types for RKE2 and K3s. A script, which has three words, says so of itself.
+fn for_rke2(program: &str, account: &str, namespace: &str) -> String {
+    match program {
+        OWN_NAME => format!(
+            "harvester-cloud-provider cloud-config generate --for csi --format cloud-init {account} {namespace}"
+        ),
+        script => format!("{script} <service_account_name> <namespace> rke2|k3s"),
+    }
+}
+
 /// One run.
 pub(crate) struct Run<'a> {
     pub(crate) request: &'a Request,
@@ -102,9 +115,9 @@ impl Run<'_> {
         self.is_harvester().await?;
         let (server, server_name) = self.server().await?;
         if request.part == Part::CsiDriver {
-            let program = self.program;
             self.say(format!(
-                "\nNOTE: for RKE2 or K3s, use: {program} <service_account_name> <namespace> rke2|k3s\n\n"
+                "\nNOTE: for RKE2 or K3s, use: {}\n\n",
+                for_rke2(self.program, &request.account, &request.namespace)
             ))?;
         }
         let (title, account) = plan::account(request);
@@ -504,5 +517,21 @@ mod tests {
     #[case::gone(Value::Null, Filled::NotYet)]
     fn a_secret_that_nobody_may_change_is_not_waited_for(#[case] secret: Value, #[case] expected: Filled) {
         assert_eq!(filled(&secret), expected);
+    }
+
+    #[rstest]
+    #[case::binary(
+        OWN_NAME,
+        "harvester-cloud-provider cloud-config generate --for csi --format cloud-init demo vms"
+    )]
+    #[case::script(
+        "generate_addon_csi.sh",
+        "generate_addon_csi.sh <service_account_name> <namespace> rke2|k3s"
+    )]
+    fn the_note_about_rke2_can_be_typed_where_no_script_is_called(
+        #[case] program: &str,
+        #[case] expected: &str,
+    ) {
+        assert_eq!(for_rke2(program, "demo", "vms"), expected);
     }
 }

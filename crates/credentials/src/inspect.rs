@@ -3,7 +3,9 @@
 
 use std::fmt::Write as _;
 
-use cloud_config::{CloudConfig, Connection, Options, expiry, expiry::Expiry};
+use cloud_config::{Connection, Options, expiry, expiry::Expiry};
+use cloud_controller_manager::rights as of_provider;
+use credential_rotation::InUse;
 use csi_driver::host::rights::{GRANTS, Role};
 use futures::{StreamExt as _, stream};
 use jiff::{SignedDuration, Timestamp};
@@ -35,9 +37,9 @@ pub(crate) struct Report {
     pub(crate) answer: Result<String, String>,
     /// Who the server says that this is, if it does.
     pub(crate) user: Option<String>,
-    /// When the credential ends, in words.
+    /// When the credential ends, in words, and which one it is where the parts may have renewed it.
     pub(crate) credential: String,
-    /// Whether the credential is over, or will be within a week.
+    /// Whether the credential is over, or will be within a week and is not renewed before.
     pub(crate) ends_soon: bool,
     /// When each certificate of the authority ends, in words.
     pub(crate) authority: Vec<String>,
@@ -72,42 +74,13 @@ impl Report {
     }
 }
 
-const LOAD_BALANCER: &str = "loadbalancer.harvesterhci.io";
-const KUBEVIRT: &str = "kubevirt.io";
-
-/// The rights of the cloud controller manager: verb, group, resource, what is off without it.
-const CLOUD_PROVIDER: [(&str, &str, &str, &str); 13] = [
-    ("get", LOAD_BALANCER, "loadbalancers", "no Service gets an address"),
-    ("list", LOAD_BALANCER, "loadbalancers", "no Service gets an address"),
-    ("watch", LOAD_BALANCER, "loadbalancers", "addresses come late"),
-    ("create", LOAD_BALANCER, "loadbalancers", "no Service gets an address"),
-    ("update", LOAD_BALANCER, "loadbalancers", "changed Services keep what they had"),
-    ("delete", LOAD_BALANCER, "loadbalancers", "addresses of deleted Services stay taken"),
-    ("get", KUBEVIRT, "virtualmachines", "Nodes are not initialised"),
-    ("list", KUBEVIRT, "virtualmachines", "VMs are read one by one"),
-    ("watch", KUBEVIRT, "virtualmachines", "deleted and stopped VMs are noticed late"),
-    ("get", KUBEVIRT, "virtualmachineinstances", "Nodes have no addresses"),
-    ("list", KUBEVIRT, "virtualmachineinstances", "Nodes have no addresses"),
-    ("watch", KUBEVIRT, "virtualmachineinstances", "changed addresses and zones are noticed late"),
-    (
-        "get",
-        "subresources.kubevirt.io",
-        "virtualmachineinstances/guestosinfo",
-        "a Node is found only if its name is the VM's",
-    ),
-];
-
 /// The rights that a part asks for, what is off without each, and the role that grants it.
 fn rights(part: Part, namespace: &str) -> Vec<(Right, &'static str, &'static str)> {
     match part {
-        Part::CloudProvider => CLOUD_PROVIDER
-            .iter()
-            .map(|(verb, group, resource, off)| {
-                let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-                let right = Right::new(verb, group, resource).on(subresource).within(namespace);
-                (right, *off, crate::plan::CLOUD_PROVIDER)
-            })
-            .collect(),
+        Part::CloudProvider => {
+            let of_host = of_provider::GRANTS.iter();
+            of_host.map(|grant| (grant.right(namespace), grant.off, of_provider::ROLE)).collect()
+        }
         Part::CsiDriver => {
             let of_host = GRANTS.iter().filter(|grant| grant.role != Role::Guest);
             of_host.map(|grant| (grant.right(namespace), grant.off, grant.role.name())).collect()
@@ -116,8 +89,12 @@ fn rights(part: Part, namespace: &str) -> Vec<(Right, &'static str, &'static str
 }
 
 /// Looks at a cloud-config.
-pub(crate) async fn inspect(config: &CloudConfig, part: Part, options: &Options, now: Timestamp) -> Report {
+pub(crate) async fn inspect(used: &InUse, part: Part, options: &Options, now: Timestamp) -> Report {
+    let InUse { config, note, renewal } = used;
     let end = expiry::of(config, options).await;
+    let left = end.remaining(now);
+    let is_renewed = renewal.as_ref().zip(left).is_some_and(|(renewal, left)| renewal.is_in_time(left));
+    let note = note.as_ref().map(|note| format!("; {note}")).unwrap_or_default();
     let mut report = Report {
         file: config.file.clone(),
         context: config.context.clone(),
@@ -125,8 +102,8 @@ pub(crate) async fn inspect(config: &CloudConfig, part: Part, options: &Options,
         namespace: config.namespace.clone(),
         answer: Err(String::new()),
         user: None,
-        credential: life(end, now),
-        ends_soon: end.remaining(now).is_some_and(|left| left < expiry::WARN_BEFORE),
+        credential: life(end, now) + &note,
+        ends_soon: !is_renewed && left.is_some_and(|left| left < expiry::WARN_BEFORE),
         authority: expiry::of_authorities(config).into_iter().map(|end| life(end, now)).collect(),
         rights: vec![],
     };
@@ -232,7 +209,8 @@ pub(crate) fn render(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
-    use cloud_config::proxy::Environment;
+    use cloud_config::{CloudConfig, proxy::Environment};
+    use credential_rotation::{Renewal, SecretName, token::Claims};
     use rstest::rstest;
     use sim_apiserver::{ApiServer, User};
     use tokio::net::TcpListener;
@@ -264,9 +242,37 @@ mod tests {
     }
 
     async fn report(config: &CloudConfig, part: Part) -> Report {
+        report_of(&InUse { config: config.clone(), note: None, renewal: None }, part).await
+    }
+
+    async fn report_of(used: &InUse, part: Part) -> Report {
         // another test may have been quicker
         drop(rustls::crypto::ring::default_provider().install_default());
-        inspect(config, part, &Options::named("test"), Timestamp::UNIX_EPOCH).await
+        inspect(used, part, &Options::named("test"), Timestamp::UNIX_EPOCH).await
+    }
+
+    #[tokio::test]
+    async fn which_token_is_looked_at_is_said_and_one_that_is_renewed_does_not_end_soon() {
+        // {"exp":86400}
+        let (_server, config) = served("e30.eyJleHAiOjg2NDAwfQ.c2ln").await;
+        let claims = Claims {
+            namespace: "vms".to_owned(),
+            account: "demo".to_owned(),
+            issued: Timestamp::UNIX_EPOCH,
+            ends: Some(Timestamp::UNIX_EPOCH + SignedDuration::from_hours(24)),
+            bound_to: Some("demo-credentials".to_owned()),
+        };
+        let secret = SecretName::read("kube-system/rotated").unwrap();
+        let note = Some("Secret kube-system/rotated has a newer token".to_owned());
+        let mut used = InUse { config, note, renewal: Some(Renewal { claims, secret }) };
+        let report = report_of(&used, Part::CloudProvider).await;
+        assert_eq!(
+            report.credential,
+            "ends at 1970-01-02T00:00:00Z, in 1 days; Secret kube-system/rotated has a newer token"
+        );
+        assert!(!report.ends_soon);
+        used.renewal = None;
+        assert!(report_of(&used, Part::CloudProvider).await.ends_soon);
     }
 
     #[tokio::test]
@@ -274,7 +280,7 @@ mod tests {
         let (server, config) = served("known").await;
         let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
             "metadata": {"name": "a", "namespace": "vms"},
-            "rules": [{"apiGroups": [LOAD_BALANCER], "resources": ["loadbalancers"],
+            "rules": [{"apiGroups": [of_provider::LOAD_BALANCERS], "resources": ["loadbalancers"],
                        "verbs": ["get", "list", "watch", "create", "update"]}]});
         let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
             "metadata": {"name": "a", "namespace": "vms"},

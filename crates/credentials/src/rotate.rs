@@ -17,7 +17,7 @@ use cloud_config::{CloudConfig, Connection, Options, proxy::Environment};
 use credential_rotation::token::{self, Claims};
 use jiff::{Timestamp, civil::Date, tz::TimeZone};
 use kube::Client;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     error::{Error, fault, sentence, shown},
@@ -27,8 +27,12 @@ use crate::{
 /// What became of a renewal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Renewed {
-    /// The new token ends then.
-    Until(String),
+    Until {
+        /// Of the new token.
+        end: String,
+        /// Further keys of the Secret that held the same cloud-config, and hold the new one.
+        also: Vec<String>,
+    },
     /// It is too early; the token is due then.
     DueAt(Timestamp),
 }
@@ -42,13 +46,13 @@ enum Looked {
 
 /// Where a cloud-config is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Kept {
     File(PathBuf),
     /// Namespace, name and key of a Secret in the guest cluster.
     Secret(String, String, String),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Kept {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(file) => write!(f, "{}", file.display()),
@@ -70,20 +74,20 @@ pub(crate) async fn renew_file(
         Looked::DueAt(due) => Ok(Renewed::DueAt(due)),
         Looked::Fresh(text, end) => {
             write(file, &text).map_err(|error| fault(format!("write {name}: {error}; it is as it was")))?;
-            Ok(Renewed::Until(end))
+            Ok(Renewed::Until { end, also: Vec::new() })
         }
     }
 }
 
-/// Renews the token in a Secret of the guest cluster, if it is due or `at_once`.
+/// Renews the token in a Secret of the guest cluster, if it is due or `at_once`. The charts read one cloud-config under two keys.
 pub(crate) async fn renew_secret(
     guest: &Client,
-    place: &Place,
+    place: &Kept,
     at_once: bool,
     options: &Options,
     now: Timestamp,
 ) -> Result<Renewed, Error> {
-    let Place::Secret(namespace, name, key) = place else {
+    let Kept::Secret(namespace, name, key) = place else {
         return Err(fault(format!("{place} is no Secret")));
     };
     let like =
@@ -98,10 +102,17 @@ pub(crate) async fn renew_secret(
     match look(&config, at_once, options, now).await? {
         Looked::DueAt(due) => Ok(Renewed::DueAt(due)),
         Looked::Fresh(text, end) => {
-            secret["data"][key] = STANDARD.encode(text).into();
+            let (old, fresh) = (secret["data"][key].clone(), Value::from(STANDARD.encode(text)));
+            let mut also = Vec::new();
+            for (name, data) in secret["data"].as_object_mut().into_iter().flatten() {
+                if *data == old {
+                    *data = fresh.clone();
+                    also.extend((name != key).then(|| name.clone()));
+                }
+            }
             // of the version that was read: what somebody else has put there meanwhile stays
             object::replace(guest, &secret).await?;
-            Ok(Renewed::Until(end))
+            Ok(Renewed::Until { end, also })
         }
     }
 }
@@ -123,8 +134,8 @@ async fn look(
     let (account, namespace) = (&account, &namespace);
     let Some((life, due)) = claims.life() else {
         return Err(fault(format!(
-            "the token of {name} does not end, so it cannot be renewed; make one that can: cloud-config generate --rotate \
-             {account} {namespace}"
+            "the token of {name} does not end, so it cannot be renewed; make one that can with an administrator's \
+             kubeconfig of Harvester: harvester-cloud-provider cloud-config generate --rotate {account} {namespace}"
         )));
     };
     if now < due && !at_once {
@@ -136,7 +147,8 @@ async fn look(
         fault(match &error {
             kube::Error::Api(status) if status.code == 401 => format!(
                 "Harvester refuses the token of {name}: it has ended, or Secret {} of namespace {namespace} was deleted; make \
-                 another: cloud-config generate --rotate {account} {namespace}",
+                 another with an administrator's kubeconfig of Harvester: harvester-cloud-provider cloud-config generate \
+                 --rotate {account} {namespace}",
                 token::anchor_name(account)
             ),
             _ => format!("ask for a token of {namespace}/{account}: {}", sentence(&error)),
@@ -257,7 +269,6 @@ pub(crate) async fn retire(
 mod tests {
     use jiff::SignedDuration;
     use rstest::rstest;
-    use serde_json::Value;
     use sim_apiserver::{ApiServer, User};
     use tokio::net::TcpListener;
 
@@ -347,29 +358,31 @@ mod tests {
         let before = fs::read_to_string(&file).unwrap();
         assert!(matches!(harvester.renew(&file, false).await.unwrap(), Renewed::DueAt(_)));
         assert_eq!(fs::read_to_string(&file).unwrap(), before);
-        assert!(matches!(harvester.renew(&file, true).await.unwrap(), Renewed::Until(_)));
+        assert!(matches!(harvester.renew(&file, true).await.unwrap(), Renewed::Until { .. }));
         assert_ne!(fs::read_to_string(&file).unwrap(), before);
         harvester.renew(&file, true).await.unwrap();
         assert_eq!(fs::read_dir(harvester.folder.path()).unwrap().count(), 1);
     }
 
     #[tokio::test]
-    async fn a_token_in_a_secret_of_the_guest_cluster_is_renewed_there() {
+    async fn a_token_in_a_secret_of_the_guest_cluster_is_renewed_under_each_key_that_has_it() {
         let harvester = harvester().await;
         let text = fs::read_to_string(harvester.file().await).unwrap();
         let guest = ApiServer::builder().build().client(User::admin());
         let mut secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "hcp", "namespace": "kube-system"},
-            "data": {"cloud-config": STANDARD.encode(&text), "other": "YQ=="}});
+            "data": {"cloud-config": STANDARD.encode(&text), "cloud-provider-config": STANDARD.encode(&text), "other": "YQ=="}});
         object::create(&guest, &secret).await.unwrap();
         let renew = async |name: &str, at_once| {
-            let place = Place::Secret("kube-system".to_owned(), name.to_owned(), "cloud-config".to_owned());
+            let place = Kept::Secret("kube-system".to_owned(), name.to_owned(), "cloud-config".to_owned());
             let now = program::Clock::system().now();
             let outcome = renew_secret(&guest, &place, at_once, &Options::named("test"), now).await;
             outcome.map_err(|error| error.to_string())
         };
         assert!(matches!(renew("hcp", false).await.unwrap(), Renewed::DueAt(_)));
-        assert!(matches!(renew("hcp", true).await.unwrap(), Renewed::Until(_)));
+        let Renewed::Until { also, .. } = renew("hcp", true).await.unwrap() else { panic!("it is renewed") };
+        assert_eq!(also, ["cloud-provider-config"], "the charts of the Go programs read that one");
         let found = object::get(&guest, &secret).await.unwrap().unwrap();
+        assert_eq!(found["data"]["cloud-config"], found["data"]["cloud-provider-config"]);
         assert_ne!(found["data"]["cloud-config"], secret["data"]["cloud-config"].take());
         assert_eq!(found["data"]["other"], "YQ==");
         assert!(renew("absent", true).await.unwrap_err().contains("is not there"));

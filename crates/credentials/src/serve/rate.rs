@@ -73,25 +73,25 @@ pub(crate) struct Work(Arc<Mutex<Vec<u64>>>);
 
 /// One request in work, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct InWork {
     work: Work,
     token: u64,
 }
 
 impl Work {
     /// `None`: there is no room.
-    pub(crate) fn begin(&self, token: u64) -> Option<Place> {
+    pub(crate) fn begin(&self, token: u64) -> Option<InWork> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of_token = all.iter().filter(|one| **one == token).count();
         if all.len() >= AT_ONCE || of_token >= AT_ONCE_OF_TOKEN {
             return None;
         }
         all.push(token);
-        Some(Place { work: self.clone(), token })
+        Some(InWork { work: self.clone(), token })
     }
 }
 
-impl Drop for Place {
+impl Drop for InWork {
     fn drop(&mut self) {
         let mut all = self.work.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = all.iter().position(|one| *one == self.token) {

@@ -8,7 +8,10 @@ mod interrupted;
 mod rancher;
 mod rights;
 mod same;
+mod served;
 mod text;
+mod typed;
+mod watched;
 
 use std::{fs, path::Path};
 

@@ -67,6 +67,41 @@ write_files:
   permissions: '0644'
 ";
 
+/// What generate_addon_csi.sh prints in other words, or besides.
+const CSI_DIFFERS: [(&str, &str); 4] = [
+    (
+        "Creating a service account",
+        "
+NOTE: for RKE2 or K3s, use: generate_addon_csi.sh <service_account_name> <namespace> rke2|k3s
+
+Creating a service account",
+    ),
+    (
+        "\nGetting uid",
+        "
+Creating a clusterrolebinding: vms-demo
+clusterrolebinding.rbac.authorization.k8s.io/vms-demo created
+
+Getting uid",
+    ),
+    ("## cloud config ##", "## cloud-config ##"),
+    ("/etc/kubernetes/cloud-config", "/var/lib/rancher/rke2/etc/config-files/cloud-provider-config"),
+];
+
+/// The documented output with what this run was given and has made.
+fn filled(documented: &str, host: &Host, out: &str) -> String {
+    let mut expected = documented.replace("SERVER", &host.address);
+    for (word, name) in [
+        ("Service Account uid: ", "UID"),
+        ("certificate-authority-data: ", "CA"),
+        ("token: ", "TOKEN"),
+        ("content: ", "CONTENT"),
+    ] {
+        expected = expected.replacen(name, after(out, word), 1);
+    }
+    expected
+}
+
 /// The rest of the line after this word.
 fn after<'a>(out: &'a str, word: &str) -> &'a str {
     let (_, rest) = out.split_once(word).unwrap_or_else(|| panic!("no {word:?} in {out}"));
@@ -77,17 +112,34 @@ fn after<'a>(out: &'a str, word: &str) -> &'a str {
 async fn generate_addon_prints_what_is_documented() {
     let Some(host) = Host::open().await else { return };
     let told = host.works(&How::default(), ADDON, "demo vms").await;
-    let mut expected = DOCUMENTED.replace("SERVER", &host.address);
-    for (word, name) in [
-        ("Service Account uid: ", "UID"),
-        ("certificate-authority-data: ", "CA"),
-        ("token: ", "TOKEN"),
-        ("content: ", "CONTENT"),
-    ] {
-        expected = expected.replacen(name, after(&told.out, word), 1);
-    }
-    assert_eq!(told.out, expected);
+    assert_eq!(told.out, filled(DOCUMENTED, &host, &told.out));
     assert!(told.err.contains("which is this machine itself"), "{}", told.err);
+}
+
+/// All in capitals or none, as the Go program's script; ours takes the way in which K3s writes itself, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn generate_addon_csi_prints_what_is_documented_for_rke2_and_for_k3s() {
+    let Some(host) = Host::open().await else { return };
+    let documented =
+        CSI_DIFFERS.iter().fold(DOCUMENTED.to_owned(), |text, (one, other)| text.replacen(one, other, 1));
+    for (at, (word, binary)) in
+        [("RKE2", false), ("rke2", true), ("K3S", true), ("k3s", false), ("K3s", true)]
+            .into_iter()
+            .enumerate()
+    {
+        let how = How { binary, ..How::default() };
+        let account = format!("demo{at}");
+        let told = host.works(&how, CSI, &format!("{account} vms {word} --server {}", host.address)).await;
+        let out = told.out.replace(&account, "demo");
+        assert_eq!(out, filled(&documented, &host, &out), "{word} {binary}");
+    }
+    let revision = host.server.revision();
+    for word in ["Rke2", "rKE2", "Rke1", "k3S"] {
+        let told = host.run(&How::default(), CSI, &format!("demo vms {word}")).await;
+        let refusal = format!("Target {word} is not supported, please use RKE1, RKE2 or K3S\n");
+        assert_eq!((told.code, told.out), (Some(1), refusal));
+    }
+    assert_eq!(host.server.revision(), revision);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,0 +1,187 @@
+//! docs/credentials.md and docs/tools.md from top to bottom, as a newcomer types them: every command either runs here, or stands in
+//! a list with the reason why not.
+
+use std::{
+    collections::BTreeSet,
+    env, fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use super::host::{Host, binary, in_path, left_out};
+
+/// What is done with the commands that begin so.
+enum Rule {
+    /// It is not typed here, and why.
+    LeftOut(&'static str),
+    /// What the text, or another page, says to do before.
+    Before(&'static str),
+    /// It ends with this code.
+    Ends(i32),
+}
+use Rule::{Before, Ends, LeftOut};
+
+const CREDENTIALS: [(&str, Rule); 9] = [
+    ("kubectl delete clusterrolebinding ", LeftOut("rights.rs takes an account back by these five")),
+    ("kubectl --namespace harvester-system delete ", LeftOut("the same")),
+    ("kubectl --namespace longhorn-system delete ", LeftOut("the same")),
+    ("kubectl --namespace vms delete rolebinding ", LeftOut("the same")),
+    ("kubectl --namespace vms delete serviceaccount ", LeftOut("the same")),
+    (
+        "harvester-cloud-provider cloud-config rotate --kubeconfig guest.kubeconfig --secret",
+        // the Secret of the section before has a token that does not end
+        Before(
+            "kubectl --kubeconfig guest.kubeconfig --namespace kube-system create secret generic harvester-cloud-config \
+             --from-file=cloud-config --dry-run=client --output yaml | kubectl --kubeconfig guest.kubeconfig apply -f -",
+        ),
+    ),
+    (
+        "KUBECONFIG=harvester.kubeconfig harvester-cloud-provider cloud-config rotate --retire",
+        // what Kubernetes itself keeps
+        Before(
+            "kubectl --namespace kube-system create configmap kube-apiserver-legacy-service-account-token-tracking \
+             --from-literal=since=2025-01-01",
+        ),
+    ),
+    ("harvester-cloud-provider cloud-config serve ", LeftOut("served.rs starts it and asks it")),
+    ("curl ", LeftOut("the same")),
+];
+
+const TOOLS: [(&str, Rule); 5] = [
+    ("cargo build --release", LeftOut("the program is built")),
+    ("harvester-cloud-provider completion fish", LeftOut("fish reads it; people.rs asks fish where it is")),
+    ("kubectl krew install ", LeftOut("krew asks the network")),
+    ("harvester-cloud-provider status --watch ", LeftOut("watched.rs watches it")),
+    // no machine of a cluster without Nodes is in the namespace
+    ("harvester-cloud-provider orphans ", Ends(1)),
+];
+
+/// The commands of a page: indented lines, those that go on as one.
+fn commands(page: &str) -> Vec<String> {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(page)).unwrap();
+    let (mut found, mut is_drawing, mut goes_on) = (Vec::<String>::new(), false, false);
+    for line in text.lines() {
+        is_drawing ^= line.starts_with("```");
+        let Some(line) = line.strip_prefix("    ").filter(|_| !is_drawing) else { continue };
+        let part = line.strip_suffix('\\').unwrap_or(line);
+        match found.last_mut().filter(|_| goes_on) {
+            Some(command) => *command += part.trim_start(),
+            None => found.push(part.to_owned()),
+        }
+        goes_on = part.len() < line.len();
+    }
+    found
+}
+
+/// Somebody with a kubeconfig of each cluster, in a copy of the repository.
+struct Newcomer {
+    harvester: Host,
+    guest: Host,
+    folder: TempDir,
+    programs: PathBuf,
+}
+
+impl Newcomer {
+    async fn open() -> Option<Self> {
+        let (harvester, guest) = (Host::open().await?, Host::open().await?);
+        if in_path("bash").is_none() {
+            assert!(env::var_os("CI").is_none(), "no bash here, and CI wants this test");
+            left_out("the commands of the documents need bash");
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for (name, of) in [("harvester.kubeconfig", &harvester), ("guest.kubeconfig", &guest)] {
+            fs::copy(of.kubeconfig(), at(name)).unwrap();
+        }
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        for name in ["deploy", "LICENSE"] {
+            symlink(root.join(name), at(name)).unwrap();
+        }
+        fs::create_dir_all(at("target/release")).unwrap();
+        symlink(binary(), at("target/release/harvester-cloud-provider")).unwrap();
+        let programs = at("programs");
+        fs::create_dir(&programs).unwrap();
+        symlink(&harvester.kubectl, programs.join("kubectl")).unwrap();
+        Some(Self { harvester, guest, folder, programs })
+    }
+
+    async fn types(&self, line: &str) -> (Option<i32>, String) {
+        let mut command = Command::new("bash");
+        let path = format!("{}:{}", self.programs.display(), env::var("PATH").unwrap());
+        command.args(["-c", line]).current_dir(self.folder.path()).stdin(Stdio::null()).env_clear();
+        command.env("PATH", path).env("HOME", self.folder.path()).env("KUBECONFIG", "harvester.kubeconfig");
+        let told = command.output().await.unwrap();
+        let text = [told.stdout, told.stderr].concat();
+        (told.status.code(), String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// Types a page; every rule has to be for something.
+    async fn reads(&self, page: &str, rules: &[(&str, Rule)], here: impl Fn(&str) -> String) {
+        let commands = commands(page);
+        assert!(commands.len() > rules.len(), "{page}: {commands:#?}");
+        let mut used = BTreeSet::new();
+        for command in &commands {
+            let rule = rules.iter().position(|(begins, _)| command.starts_with(begins));
+            used.extend(rule);
+            let expected = match rule.map(|at| &rules[at].1) {
+                Some(LeftOut(why)) => {
+                    assert!(!why.is_empty(), "{page}: {command}");
+                    continue;
+                }
+                Some(Before(first)) => {
+                    let (code, told) = self.types(first).await;
+                    assert_eq!(code, Some(0), "before {page}: {command}: {told}");
+                    0
+                }
+                Some(Ends(code)) => *code,
+                None => 0,
+            };
+            let line = here(command);
+            let (code, told) = self.types(&line).await;
+            assert_eq!(code, Some(expected), "{page}: {line}: {told}");
+        }
+        let of_nothing: Vec<_> =
+            (0..rules.len()).filter(|at| !used.contains(at)).map(|at| rules[at].0).collect();
+        assert!(of_nothing.is_empty(), "{page} has no such commands: {of_nothing:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_of_credentials_is_typed_from_top_to_bottom() {
+    let Some(newcomer) = Newcomer::open().await else { return };
+    symlink(binary(), newcomer.programs.join("harvester-cloud-provider")).unwrap();
+    // the port of this Harvester is none that ConfigMap vip leads to
+    let address = format!(" --server {} demo vms", newcomer.harvester.address);
+    let here = |line: &str| {
+        let is_asked = line.contains("generate_addon_csi.sh") || line.contains("--for csi");
+        if is_asked { line.replace(" demo vms", &address) } else { line.to_owned() }
+    };
+    newcomer.reads("credentials.md", &CREDENTIALS, here).await;
+    // it is as the page says then
+    let (found, _) = newcomer.harvester.kubectl("get secret demo-token -n vms").await;
+    assert!(!found, "it was retired");
+    let secret = newcomer.guest.get("secret harvester-cloud-config -n kube-system").await;
+    let keys: Vec<_> = secret["data"].as_object().unwrap().keys().collect();
+    assert_eq!(keys, ["cloud-config", "cloud-provider-config"]);
+    let question =
+        "kubectl --kubeconfig cloud-config auth can-i create persistentvolumeclaims --namespace vms";
+    let (may, told) = newcomer.types(question).await;
+    assert_eq!(may, Some(0), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_of_tools_is_typed_from_top_to_bottom() {
+    let Some(newcomer) = Newcomer::open().await else { return };
+    fs::copy(newcomer.harvester.kubeconfig(), newcomer.folder.path().join("cloud-config")).unwrap();
+    // no test writes into the machine
+    let programs = newcomer.programs.display().to_string();
+    let here = |line: &str| line.replace("sudo ", "").replace("/usr/local/bin", &programs);
+    newcomer.reads("tools.md", &TOOLS, here).await;
+    let manifest = fs::read_to_string(newcomer.folder.path().join("harvester.yaml")).unwrap();
+    assert!(manifest.contains("hcp-linux-amd64.tar.gz"), "{manifest}");
+}

@@ -28,6 +28,7 @@ pub mod identity;
 pub mod in_flight;
 pub mod leading;
 pub mod lease;
+mod metrics;
 pub mod node;
 pub mod node_id;
 pub mod node_monitor;

@@ -35,6 +35,7 @@ use crate::{
     },
     identity::DriverIdentity,
     leading::Leading,
+    metrics,
     node::{self, NodeService},
     node_id::Finder,
     node_monitor::NodeMonitor,
@@ -92,13 +93,9 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
     let leading = Leading::default();
     let (life, rotations) = (Life::new(parts.clock), RotationMetrics::default());
     {
-        let mut metrics = parts.metrics.lock().expect("no panic while registering");
-        calls.register(&mut metrics);
-        leading.register(&mut metrics);
-        metrics.register_collector(Box::new(life.clone()));
-        if settings.rotated_secret.is_some() {
-            rotations.register(&mut metrics);
-        }
+        let mut registry = parts.metrics.lock().expect("no panic while registering");
+        let renews = settings.rotated_secret.is_some().then_some(&rotations);
+        metrics::register(&mut registry, &calls, &leading, &life, renews);
     }
     let missing = Missing::new(tasks, parts.guest.clone(), parts.clock, OwnPod::of_process(None));
     let guest = Guest::new(parts.guest.clone());

@@ -108,6 +108,8 @@ async fn count(State(metrics): State<Metrics>, request: Request, next: Next) -> 
 
 #[cfg(test)]
 mod tests {
+    use std::{collections::BTreeSet, fs};
+
     use axum::{body::Body, http::StatusCode, routing::post};
     use prometheus_client::encoding::text::encode;
     use tower::ServiceExt as _;
@@ -138,5 +140,34 @@ mod tests {
             assert!(text.lines().any(|other| other == line), "{line}: {text}");
         }
         assert!(!text.contains("forged"), "a foreign path makes no series");
+    }
+
+    /// The metrics in the table of the webhook, wherever in docs/ it is.
+    fn documented() -> BTreeSet<String> {
+        let folder = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs")).unwrap();
+        let pages = folder.map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
+        let pages: String = pages.filter_map(|page| fs::read_to_string(page).ok()).collect();
+        let head = "| Metric of `harvester-load-balancer-webhook` |";
+        let (_, table) = pages.split_once(head).expect("a table");
+        let first = |row: &str| row.strip_prefix("| ")?.split('|').next().map(str::to_owned);
+        let cells: Vec<_> = table.lines().skip(2).map_while(first).collect();
+        let names = cells.iter().flat_map(|cell| cell.split('`').skip(1).step_by(2));
+        names.filter_map(|name| name.split('{').next()).map(str::to_owned).collect()
+    }
+
+    #[tokio::test]
+    async fn every_metric_is_documented_and_every_documented_metric_is_there() {
+        let metrics = Metrics::default();
+        let router = Router::new().route("/v1/webhook/mutation", post(|| async { decided(true, "yes") }));
+        let request = Request::post("/v1/webhook/mutation").body(Body::empty()).unwrap();
+        let _answer = metrics.count(router).oneshot(request).await.unwrap();
+        let (mut registry, mut text) = (Registry::default(), String::new());
+        metrics.register(&mut registry);
+        encode(&mut text, &registry).unwrap();
+        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+        let name = |(name, of): (&str, &str)| {
+            if of == "counter" { format!("{name}_total") } else { name.to_owned() }
+        };
+        assert_eq!(types.map(name).collect::<BTreeSet<_>>(), documented());
     }
 }

@@ -69,6 +69,36 @@ const EXCLUDED: &str = "node-exclude-ip-ranges";
 const NETWORK: &str = "management-network";
 const DISABLED: (&str, &str) = ("disable-annotation", "");
 
+/// The recipes of the published documents, as they are printed there.
+#[rstest]
+#[case::many_networks(&[(NETWORK, "default/vlan-100")], &["I 192.168.100.10", "E 192.168.100.200", "E 192.168.1.10", "I fd00::10"])]
+#[case::two_families_on_one_nic(&[(NETWORK, "default/vlan-100"), (CIDR, "192.168.100.0/25")],
+    &["I 192.168.100.10", "E 192.168.100.200", "E 192.168.1.10", "E fd00::10"])]
+#[case::a_second_subnet_on_one_nic(
+    &[(NETWORK, "default/vlan-100"), (CIDR, "192.168.100.0/25"), (EXCLUDED, "192.168.100.128/25")],
+    &["I 192.168.100.10", "E 192.168.1.10", "E fd00::10"])]
+#[case::all_of_them(
+    &[(NETWORK, "default/vlan-100"), (CIDR, "192.168.100.0/25"), (EXCLUDED, "192.168.100.128/25"), DISABLED],
+    &["I 192.168.100.10", "E 192.168.1.10", "E fd00::10"])]
+fn the_documented_recipes_choose_the_addresses_that_they_promise(
+    #[case] flags: &[(&str, &str)],
+    #[case] expected: &[&str],
+) {
+    let networks = json!([{"name": "nic-0", "multus": {"networkName": "default/vlan-1"}},
+        {"name": "nic-1", "multus": {"networkName": "default/vlan-100"}}]);
+    let ips = ["192.168.100.10", "192.168.100.200", "192.168.1.10", "fd00::10"];
+    let interfaces =
+        json!([{"name": "nic-0", "ipAddress": "10.0.0.5"}, {"name": "nic-1", "ipAddresses": ips}]);
+    // the last recipe shall not mind what kubelet was told
+    let annotations = if flags.contains(&DISABLED) { &[(PROVIDED, "192.168.1.10")][..] } else { &[] };
+    let addresses =
+        decide(&rules(flags), &node(annotations), Some(report(&networks, &interfaces, true)), &[]);
+    assert_eq!(
+        (texts(&addresses), addresses.problem),
+        (expected.iter().map(ToString::to_string).collect(), None)
+    );
+}
+
 // docs/contract/cloud-controller-manager.md#8.6 and #25.2: of the Go program's results, with those of its framework
 #[rstest]
 #[case::no_flags(&[], &[], &["I 192.168.1.10", "E 192.168.1.200", "I fd00::10"])]

@@ -2,7 +2,7 @@
 
 use controller_kit::{EventReason, EventReasons};
 
-use crate::{attach::moved, cli::PROGRAM, host::missing, lease};
+use crate::{attach::moved, cli::PROGRAM, host::missing, lease, node};
 
 const ATTACHMENT: &[&str] = &["VolumeAttachment", "PersistentVolumeClaim"];
 const NODE: &[&str] = &["Node"];
@@ -52,8 +52,14 @@ pub const EVENT_REASONS: &[EventReasons] = &[
             EventReason::warning(
                 missing::REASON,
                 POD,
-                "Harvester refused a right, and what is off without it",
+                "Harvester or the guest cluster refused a right, and what is off without it",
                 "grant it as the message says; nothing has to be restarted",
+            ),
+            EventReason::warning(
+                node::NO_TOPOLOGY,
+                POD,
+                "with `--topology`, the Node has neither of the labels of region and zone",
+                "label the Node, then delete the driver's Pod on it",
             ),
             EventReason::warning(
                 "VolumeInTwoMachines",

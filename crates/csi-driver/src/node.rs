@@ -26,6 +26,7 @@ mod tools;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use controller_kit::PendingEvent;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 use tonic::{Code, Request, Response, Status};
@@ -41,12 +42,15 @@ use crate::csi::{
     NodeUnstageVolumeRequest, NodeUnstageVolumeResponse, Topology, VolumeCapability,
 };
 use crate::guest::Guest;
+use crate::host::missing::Missing;
 use crate::in_flight::InFlight;
 use crate::refusal::Refusal;
 use crate::volume::access::Reach;
 use crate::volume::topology;
 use place::Kind;
 
+/// Reason of the Event on the driver's Pod where `--topology` finds no labels.
+pub const NO_TOPOLOGY: &str = "NodeHasNoTopology";
 /// NFS exports that are mounted at once. A server that is away lets each of them wait for minutes, and disks are mounted
 /// meanwhile.
 const EXPORTS_AT_ONCE: usize = CALLS_AT_ONCE / 2;
@@ -102,8 +106,15 @@ pub struct NodeService {
     /// Volumes whose file system is asked how full it is. A server that is away never answers, and holds up no unmount.
     looks: InFlight,
     exports: Arc<Semaphore>,
-    /// The cluster and the Node whose labels say where this is (`--topology`).
-    topology: Option<(Guest, String)>,
+    topology: Option<ByLabels>,
+}
+
+/// The cluster and the Node whose labels say where this is (`--topology`).
+#[derive(Clone)]
+struct ByLabels {
+    guest: Guest,
+    node: String,
+    events: Missing,
 }
 
 impl NodeService {
@@ -119,15 +130,15 @@ impl NodeService {
         }
     }
 
-    /// The same, that says by the labels of this Node where it is.
+    /// The same, that says by the labels of this Node where it is, and by `events` that they say nothing.
     #[must_use]
-    pub fn with_topology(self, guest: Guest, node: impl Into<String>) -> Self {
-        Self { topology: Some((guest, node.into())), ..self }
+    pub fn with_topology(self, guest: Guest, node: impl Into<String>, events: Missing) -> Self {
+        Self { topology: Some(ByLabels { guest, node: node.into(), events }), ..self }
     }
 
     /// Where this node is. Kubelet keeps the first answer, so there is none before the Node has its labels.
     async fn place(&self) -> Result<Option<Topology>, Refusal> {
-        let Some((guest, node)) = &self.topology else { return Ok(None) };
+        let Some(ByLabels { guest, node, events }) = &self.topology else { return Ok(None) };
         if node.is_empty() {
             return Err(Refusal::precondition(
                 "--topology needs the labels of this Node, and nobody named the Node: start the driver with --nodeid",
@@ -139,11 +150,12 @@ impl NodeService {
         {
             Some(segments) => {
                 if segments.is_empty() {
-                    tracing::warn!(
+                    let message = format!(
                         "Node {node} has neither of the labels {}: with --topology a volume that waits for a Pod there is not \
                          created; label the Node, then delete the driver's Pod on it",
                         topology::KEYS.join(" and ")
                     );
+                    events.notice(&PendingEvent::warning(NO_TOPOLOGY, message));
                 }
                 Ok(topology::message(segments))
             }

@@ -98,7 +98,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         metrics::register(&mut registry, &calls, &leading, &life, renews);
     }
     let missing = Missing::new(tasks, parts.guest.clone(), parts.clock, OwnPod::of_process(None));
-    let guest = Guest::new(parts.guest.clone());
+    let guest = Guest::new(missing.observe_guest(parts.guest.clone()));
     let (host_tx, host) = watch::channel(Err(UNREAD.to_owned()));
 
     let (node_id_tx, node_id) = watch::channel(None);
@@ -110,7 +110,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         interfaces: settings.interfaces.clone(),
     };
     let monitor = NodeMonitor {
-        guest: guest.client(),
+        guest: parts.guest.clone(),
         host: host.clone(),
         node: settings.node.clone(),
         machine: own_machine.clone(),
@@ -148,6 +148,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         metrics: rotations,
         missing: missing.clone(),
     };
+    let events = missing.clone();
     let candidate = Candidate {
         guest: parts.guest.clone(),
         clock: parts.clock,
@@ -166,7 +167,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         },
         node_id,
     );
-    let node = if settings.topology { node.with_topology(guest, settings.node) } else { node };
+    let node = if settings.topology { node.with_topology(guest, settings.node, events) } else { node };
     let routes = Routes::new(IdentityServer::new(DriverIdentity { topology: settings.topology }))
         .add_service(controller.clone())
         .add_service(NodeServer::new(node))

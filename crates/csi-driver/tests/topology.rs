@@ -15,11 +15,12 @@ use csi_driver::{
         volume_capability::{AccessMode, AccessType, BlockVolume, access_mode::Mode},
     },
     guest::Guest,
-    host::Host,
+    host::{Host, missing::Missing},
     identity::DriverIdentity,
     node::{self, NodeService},
 };
-use program::TaskGroup;
+use k8s_openapi::api::core::v1::{Event, Node as KubernetesNode};
+use program::{Clock, TaskGroup, pod::OwnPod};
 use serde_json::json;
 use test_cluster::{TestCluster, User, component_tests};
 use tokio::sync::watch;
@@ -68,6 +69,13 @@ async fn created(
     Ok(answer.into_inner().volume.unwrap().accessible_topology)
 }
 
+fn events(cluster: &TestCluster, tasks: &TaskGroup) -> Missing {
+    let pod =
+        OwnPod { namespace: "kube-system".into(), name: "csi-node-a".into(), uid: Some("uid-1".to_owned()) };
+    let clock = Clock::starting_at(cluster.start());
+    Missing::new(tasks, cluster.guest.client(User::CsiDriver), clock, Some(pod))
+}
+
 async fn capabilities(topology: bool) -> usize {
     let request = Request::new(GetPluginCapabilitiesRequest {});
     let answer = DriverIdentity { topology }.get_plugin_capabilities(request).await.unwrap();
@@ -95,24 +103,38 @@ component_tests! {
     async fn a_node_says_where_it_is_when_it_has_its_labels(cluster: TestCluster) {
         cluster.guest.apply(NODES).await;
         let (_known, node_id) = watch::channel(Some("vm-1".to_owned()));
+        let tasks = TaskGroup::new();
+        let events = events(&cluster, &tasks);
+        let told = async || {
+            cluster.settle().await;
+            let events = cluster.guest.list::<Event>().await.into_iter();
+            events.filter(|it| it.reason.as_deref() == Some(node::NO_TOPOLOGY)).map(|it| it.message.unwrap_or_default()).collect::<Vec<_>>()
+        };
         let info = async |node: &str| {
             let guest = Guest::new(cluster.guest.client(User::CsiDriver));
-            let service = NodeService::new(node::Settings::default(), node_id.clone()).with_topology(guest, node);
+            let service =
+                NodeService::new(node::Settings::default(), node_id.clone()).with_topology(guest, node, events.clone());
             let answer = service.node_get_info(Request::new(NodeGetInfoRequest {})).await;
             answer.map(|answer| answer.into_inner().accessible_topology)
         };
         assert_eq!(info("node-b").await.unwrap(), Some(place("west")));
+        assert_eq!(told().await, [""; 0]);
         assert_eq!(info("node-c").await.unwrap(), None);
+        let said = told().await;
+        assert!(said.len() == 1 && said[0].starts_with("Node node-c has neither of the labels"), "{said:?}");
         assert_eq!(info("node-a").await.unwrap_err().code(), Code::Unavailable);
         assert_eq!(info("absent").await.unwrap_err().code(), Code::Unavailable);
-        cluster.guest.patch::<k8s_openapi::api::core::v1::Node>("node-a", json!({"spec": {"taints": null}})).await;
+        cluster.guest.patch::<KubernetesNode>("node-a", json!({"spec": {"taints": null}})).await;
         assert_eq!(info("node-a").await.unwrap(), Some(place("east")));
+        tasks.end().await;
     }
 
     async fn a_node_without_a_name_is_told_the_flag_that_it_lacks(cluster: TestCluster) {
         let (_known, node_id) = watch::channel(Some("vm-1".to_owned()));
         let guest = Guest::new(cluster.guest.client(User::CsiDriver));
-        let service = NodeService::new(node::Settings::default(), node_id).with_topology(guest, "");
+        let tasks = TaskGroup::new();
+        let events = events(&cluster, &tasks);
+        let service = NodeService::new(node::Settings::default(), node_id).with_topology(guest, "", events);
         let refused = service.node_get_info(Request::new(NodeGetInfoRequest {})).await.unwrap_err();
         assert_eq!(refused.code(), Code::FailedPrecondition);
         assert!(refused.message().contains("--nodeid"), "{refused}");

@@ -1,7 +1,7 @@
-//! Rights that the host refuses: told once each, in the log and as an Event on the driver's Pod, until they are granted.
+//! Rights that a cluster refuses: told once each, in the log and as an Event on the driver's Pod, until they are granted.
 //!
-//! Nothing is switched off for a refusal: each call tries anew, so that a grant takes effect with the next one. The host is
-//! asked about a right every 30 seconds, and only after it refused it: a hundred nodes that do their work ask nothing.
+//! Nothing is switched off for a refusal: each call tries anew, so that a grant takes effect with the next one. The cluster
+//! is asked about a right every 30 seconds, and only after it refused it: a hundred nodes that do their work ask nothing.
 
 use std::sync::{Arc, OnceLock};
 
@@ -49,6 +49,15 @@ impl Missing {
 
     /// A client for the host, whose machines are in this namespace, that tells what it is refused.
     pub fn observe(&self, client: Client, namespace: &str) -> Client {
+        self.observe_cluster(client, namespace, "Harvester")
+    }
+
+    /// The same for the guest cluster.
+    pub fn observe_guest(&self, client: Client) -> Client {
+        self.observe_cluster(client, "", "the guest cluster")
+    }
+
+    fn observe_cluster(&self, client: Client, namespace: &str, cluster: &'static str) -> Client {
         let (this, namespace, asking) = (self.clone(), namespace.to_owned(), client.clone());
         let capabilities = OnceLock::new();
         let tell = move |grant: &'static Grant| {
@@ -56,10 +65,10 @@ impl Missing {
             let (capabilities, right) = (capabilities.get_or_init(start), grant.right(&namespace));
             if capabilities.allows(&right) {
                 capabilities.refused(&right);
-                this.tell(&format!("Harvester refuses to {right}: {}", grant.next_step()));
+                this.tell(&format!("{cluster} refuses to {right}: {}", grant.next_step()));
             }
         };
-        observed::client(client, Arc::new(tell))
+        observed::client(client, cluster, Arc::new(tell))
     }
 
     fn tell(&self, message: &str) {

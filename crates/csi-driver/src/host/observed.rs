@@ -1,5 +1,5 @@
-//! The client for the host, with an eye on its answers: each request is a line of the log with `--debug`, and a right that
-//! is refused is told.
+//! The client for a cluster, with an eye on its answers: each request is a line of the log with `--debug`, and a right
+//! that is refused is told.
 //!
 //! Neither bodies nor headers nor queries are in any line: names of objects are all that a path has.
 
@@ -20,27 +20,32 @@ const LONGEST_REFUSAL: usize = 64 << 10;
 /// Hears of a right that was refused.
 pub type Tell = Arc<dyn Fn(&'static Grant) + Send + Sync>;
 
-/// The same client, observed.
-pub fn client(client: Client, tell: Tell) -> Client {
+/// The same client, observed; `cluster` is its name in the log.
+pub fn client(client: Client, cluster: &'static str, tell: Tell) -> Client {
     let namespace = client.default_namespace().to_owned();
     let service = tower::service_fn(move |request: Request<Body>| -> BoxFuture<'static, _> {
         let (client, tell) = (client.clone(), tell.clone());
-        Box::pin(send(client, tell, request))
+        Box::pin(send(client, cluster, tell, request))
     });
     Client::new(service, namespace)
 }
 
-async fn send(client: Client, tell: Tell, request: Request<Body>) -> Result<Response<Body>, BoxError> {
+async fn send(
+    client: Client,
+    cluster: &'static str,
+    tell: Tell,
+    request: Request<Body>,
+) -> Result<Response<Body>, BoxError> {
     let begun = Instant::now();
     let (verb, path) = (request.method().clone(), request.uri().path().to_owned());
     let answer = client.send(request).await;
     let ms = begun.elapsed().as_millis();
     match &answer {
         Ok(answer) => {
-            tracing::debug!(%verb, path, status = answer.status().as_u16(), ms, "request to the host");
+            tracing::debug!(%verb, path, status = answer.status().as_u16(), ms, "request to {cluster}");
         }
         Err(error) => {
-            tracing::debug!(%verb, path, %error, ms, "request to the host");
+            tracing::debug!(%verb, path, %error, ms, "request to {cluster}");
         }
     }
     let answer = answer?;

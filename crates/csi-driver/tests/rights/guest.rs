@@ -15,7 +15,7 @@ use csi_driver::{
     guest::Guest,
     host::{
         Host,
-        missing::Missing,
+        missing::{Missing, REASON},
         rights::{GRANTS, Grant, Role},
     },
     node::{self, NodeService},
@@ -26,7 +26,7 @@ use k8s_openapi::api::{
     core::v1::{Event, ObjectReference},
     rbac::v1::ClusterRole,
 };
-use program::{Clock, TaskGroup, health::Health};
+use program::{Clock, TaskGroup, health::Health, pod::OwnPod};
 use serde_json::{Value, json};
 use test_cluster::{TestCluster, User};
 use tokio::sync::watch;
@@ -49,6 +49,8 @@ spec: {drivers: [{name: driver.harvesterhci.io, nodeID: vm-1, topologyKeys: null
 /// What of the driver asks for a right, and lasts.
 struct Driver<'a> {
     cluster: &'a TestCluster,
+    /// Of its Pod.
+    name: String,
     tasks: TaskGroup,
     node_id: watch::Receiver<Option<String>>,
     health: Health,
@@ -56,31 +58,46 @@ struct Driver<'a> {
 }
 
 impl<'a> Driver<'a> {
-    fn start(cluster: &'a TestCluster) -> Self {
-        let (tasks, health, (name, node_id)) = (TaskGroup::new(), Health::default(), watch::channel(None));
+    fn start(cluster: &'a TestCluster, name: &str) -> Self {
+        let (tasks, health, (found, node_id)) = (TaskGroup::new(), Health::default(), watch::channel(None));
         let (host, folder) =
             (watch::channel(Err("the host is away".to_owned())).1, tempfile::tempdir().unwrap());
         std::fs::create_dir(folder.path().join("enp1s0")).unwrap();
         std::fs::write(folder.path().join("enp1s0/address"), "52:54:00:00:00:01").unwrap();
+        let clock = Clock::starting_at(cluster.start());
+        let name_of_pod = name.replace(' ', "-");
+        let pod = OwnPod {
+            namespace: "kube-system".into(),
+            name: name_of_pod.clone(),
+            uid: Some("uid-1".to_owned()),
+        };
+        let events = Missing::new(&tasks, cluster.guest.client(User::CsiDriver), clock, Some(pod));
         let finder = Finder {
             node: "node-a".to_owned(),
-            guest: Guest::new(cluster.guest.client(User::CsiDriver)),
+            guest: Guest::new(events.observe_guest(cluster.guest.client(User::CsiDriver))),
             host,
             interfaces: folder.path().to_owned(),
         };
         let readiness = Some(health.readiness("node-id"));
         tasks.spawn_until_stop(async move {
-            finder.find(name, watch::Sender::default(), readiness).await;
+            finder.find(found, watch::Sender::default(), readiness).await;
             drop(folder);
         });
-        let clock = Clock::starting_at(cluster.start());
-        let events = Missing::new(&tasks, cluster.guest.client(User::CsiDriver), clock, None);
-        Self { cluster, tasks, node_id, health, events }
+        Self { cluster, name: name_of_pod, tasks, node_id, health, events }
+    }
+
+    /// The Events about rights on its Pod.
+    async fn told(&self) -> Vec<String> {
+        let events = self.cluster.guest.list::<Event>().await.into_iter();
+        let ours = events.filter(|event| {
+            event.reason.as_deref() == Some(REASON) && event.involved_object.name.as_ref() == Some(&self.name)
+        });
+        ours.filter_map(|event| event.message).collect()
     }
 
     /// What is off without this right says why.
     async fn says(&self, grant: &Grant) -> Result<(), String> {
-        let guest = Guest::new(self.cluster.guest.client(User::CsiDriver));
+        let guest = Guest::new(self.events.observe_guest(self.cluster.guest.client(User::CsiDriver)));
         match (grant.verb, grant.resource) {
             ("get", "csinodes") => match &*self.node_id.borrow() {
                 Some(name) => {
@@ -92,8 +109,8 @@ impl<'a> Driver<'a> {
             ("list", "persistentvolumes" | "volumeattachments") => users(guest)("pvc-1").await.map(drop),
             ("get", "nodes") => {
                 let node_id = watch::channel(Some("vm-1".to_owned())).1;
-                let service =
-                    NodeService::new(node::Settings::default(), node_id).with_topology(guest, "node-a");
+                let service = NodeService::new(node::Settings::default(), node_id);
+                let service = service.with_topology(guest, "node-a", self.events.clone());
                 let answer = service.node_get_info(Request::new(NodeGetInfoRequest {})).await;
                 answer.map(drop).map_err(|status| status.message().to_owned())
             }
@@ -165,7 +182,7 @@ test_cluster::component_tests! {
             let less = without(&rules, grant);
             assert_ne!(less, rules, "the role does not grant {name}");
             cluster.guest.patch::<ClusterRole>(Role::Guest.name(), json!({"rules": less})).await;
-            let driver = Driver::start(&cluster);
+            let driver = Driver::start(&cluster, &name);
             cluster.settle().await;
             let refusal = format!("cannot {} resource \"{}\"", grant.verb, grant.resource);
             match driver.says(grant).await {
@@ -174,6 +191,15 @@ test_cluster::component_tests! {
                 Err(_) if grant.resource == "events" => {}
                 Err(text) if text.contains(&refusal) && text.contains(&grant.next_step()) => {}
                 Err(text) => wrong.push(format!("{name}: says {text}")),
+            }
+            cluster.advance(Duration::from_secs(5)).await;
+            let told = driver.told().await;
+            let is_told = match &*told {
+                [only] => only.contains(&grant.next_step()) && only.starts_with("the guest cluster refuses to"),
+                none => none.is_empty() && grant.resource == "events",
+            };
+            if !is_told {
+                wrong.push(format!("{name}: told {told:?}"));
             }
             cluster.guest.patch::<ClusterRole>(Role::Guest.name(), json!({"rules": rules})).await;
             cluster.advance(BACK_WITHIN).await;

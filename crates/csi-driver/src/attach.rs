@@ -13,8 +13,8 @@
 //!                        ├─ why      what a volume waits for, as a sentence
 //!                        ├─ watches  what the host has, while there are calls
 //!                        ├─ worker   how many calls of the reconciler are at work at once
-//!                        └─ export   volumes for many nodes: NFS exports of the host; moved: those that nodes have to
-//!                                    mount anew
+//!                        └─ export   volumes for many nodes: NFS exports of the host; on_for: which clusters have one on
+//!                                    (pure); moved: those that nodes have to mount anew
 //! ```
 //! ControllerPublishVolume answers OK when the disk is in the running instance. A machine that does not run gets the
 //! volume into its template: the disk comes with the next start, and the node service waits for its device. The name of
@@ -27,6 +27,7 @@ mod follow;
 mod give_back;
 pub mod hotplug;
 pub mod moved;
+pub(crate) mod on_for;
 mod others;
 pub mod ownership;
 mod pace;

@@ -114,6 +114,44 @@ pub struct Seen {
     pub noted: Asked<Option<String>>,
 }
 
+/// What the host says of the machine that this process runs in. Whose volumes are ours follows from it, so neither the
+/// Node's name nor kubelet's note stands in for it: another cluster may have a machine of that name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OwnMachine {
+    /// The host has not answered.
+    NotAsked {
+        why: String,
+    },
+    /// The host has answered, and no machine of it has an address of ours.
+    None {
+        why: String,
+    },
+    /// Several machines have our addresses, and one of them is ours.
+    Several {
+        names: Vec<String>,
+    },
+    Confirmed(String),
+}
+
+impl Default for OwnMachine {
+    fn default() -> Self {
+        Self::NotAsked { why: "the host has not answered yet".to_owned() }
+    }
+}
+
+impl OwnMachine {
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Self::Confirmed(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    pub fn is_answered(&self) -> bool {
+        !matches!(self, Self::NotAsked { .. })
+    }
+}
+
 /// The machine's name, as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeId {
@@ -143,15 +181,6 @@ impl NodeId {
     fn is_settled(&self) -> bool {
         matches!(self, Self::Settled { .. })
     }
-
-    /// The name, where the host has shown that this machine has it. The Node's own name may be that of another cluster's
-    /// machine, and kubelet may have noted such a one.
-    pub fn confirmed(&self) -> Option<&str> {
-        match self {
-            Self::Settled { name, doubt: None } => Some(name),
-            _ => None,
-        }
-    }
 }
 
 /// Whether all machines have to be read before the name can be decided.
@@ -163,52 +192,65 @@ fn is_ours(machine: &Machine, own: &BTreeSet<String>) -> bool {
     !machine.addresses.is_disjoint(own)
 }
 
-/// Decides from everything that was seen.
-pub fn decide(seen: &Seen) -> NodeId {
-    let Seen { node, own, same_name, all, noted } = seen;
+/// What the answers of the host say.
+pub fn own_machine(seen: &Seen) -> OwnMachine {
+    let Seen { own, same_name, all, .. } = seen;
     if let Ok(Some(machine)) = same_name
         && is_ours(machine, own)
     {
-        return NodeId::Settled { name: machine.name.clone(), doubt: None };
+        return OwnMachine::Confirmed(machine.name.clone());
     }
+    if own.is_empty() {
+        let why = format!(
+            "{INTERFACES} names no MAC address of this machine, so the host cannot tell which one it is"
+        );
+        return OwnMachine::None { why };
+    }
+    let all = match (same_name, all) {
+        (_, Some(Ok(all))) => all,
+        (_, Some(Err(error))) | (Err(error), None) => return OwnMachine::NotAsked { why: error.clone() },
+        (Ok(_), None) => {
+            return OwnMachine::NotAsked { why: "the machines of the host were not read".to_owned() };
+        }
+    };
+    let ours: Vec<_> = all.iter().filter(|machine| is_ours(machine, own)).collect();
+    match (&ours[..], same_name) {
+        ([only], _) => OwnMachine::Confirmed(only.name.clone()),
+        // the list may be of a moment before the machine of our name was there
+        ([], Err(error)) => OwnMachine::NotAsked { why: error.clone() },
+        ([], Ok(_)) => {
+            let own = own.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+            OwnMachine::None {
+                why: format!("no running machine on the host has one of our MAC addresses ({own})"),
+            }
+        }
+        (several, _) => {
+            OwnMachine::Several { names: several.iter().map(|machine| machine.name.clone()).collect() }
+        }
+    }
+}
+
+/// `machines a and b have the same MAC addresses`, for sentences.
+pub(crate) fn alike(names: &[String]) -> String {
+    format!("machines {} have the same MAC addresses", names.join(" and "))
+}
+
+/// Decides from everything that was seen.
+pub fn decide(seen: &Seen) -> NodeId {
+    let Seen { node, noted, .. } = seen;
     let noted_name = noted.as_ref().ok().cloned().flatten();
-    let fall_back = |doubt: String| match noted_name.clone().or_else(|| Some(node.clone())) {
-        Some(name) if !name.is_empty() => NodeId::Settled { name, doubt: Some(doubt) },
-        _ => NodeId::Unknown { why: format!("{doubt}; a process on a Node is told its name by --nodeid") },
-    };
-    let failure = match (same_name, all) {
-        _ if own.is_empty() => {
-            let doubt = format!(
-                "{INTERFACES} names no MAC address of this machine, so the host cannot tell which one it is"
-            );
-            return fall_back(doubt);
-        }
-        (_, Some(Ok(all))) => {
-            let ours: Vec<_> = all.iter().filter(|machine| is_ours(machine, own)).collect();
-            return match (&ours[..], same_name) {
-                ([only], _) => NodeId::Settled { name: only.name.clone(), doubt: None },
-                ([], Ok(_)) => {
-                    let own = own.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-                    fall_back(format!("no running machine on the host has one of our MAC addresses ({own})"))
-                }
-                // the list may be of a moment before the machine of our name was there
-                ([], Err(error)) => unsettled(noted, error),
-                (several, _) => {
-                    let names = several.iter().map(|machine| machine.name.as_str()).collect::<Vec<_>>();
-                    let doubt = format!("machines {} have the same MAC addresses", names.join(" and "));
-                    match noted_name {
-                        Some(name) if names.contains(&name.as_str()) => {
-                            NodeId::Settled { name, doubt: Some(doubt) }
-                        }
-                        _ => NodeId::Unknown { why: format!("{doubt}: give each machine its own") },
-                    }
-                }
-            };
-        }
-        (_, Some(Err(error))) | (Err(error), None) => error,
-        (Ok(_), None) => "the machines of the host were not read",
-    };
-    unsettled(noted, failure)
+    match own_machine(seen) {
+        OwnMachine::Confirmed(name) => NodeId::Settled { name, doubt: None },
+        OwnMachine::None { why } => match noted_name.or_else(|| Some(node.clone())) {
+            Some(name) if !name.is_empty() => NodeId::Settled { name, doubt: Some(why) },
+            _ => NodeId::Unknown { why: format!("{why}; a process on a Node is told its name by --nodeid") },
+        },
+        OwnMachine::Several { names } => match noted_name {
+            Some(name) if names.contains(&name) => NodeId::Settled { name, doubt: Some(alike(&names)) },
+            _ => NodeId::Unknown { why: format!("{}: give each machine its own", alike(&names)) },
+        },
+        OwnMachine::NotAsked { why } => unsettled(noted, &why),
+    }
 }
 
 /// The host does not answer: what kubelet noted counts until it does.
@@ -233,48 +275,58 @@ pub struct Finder {
 }
 
 impl Finder {
-    /// Tells `name` what is found, at once where kubelet noted it, and passes `check` when it is known. `confirmed` hears
-    /// of a name that the host confirms; the search ends then.
+    /// Tells `name` what is found, at once where kubelet noted it, and passes `check` when it is known. `own` hears what
+    /// the host says; the search ends when that is a name.
     pub async fn find(
         mut self,
         name: watch::Sender<Option<String>>,
-        confirmed: watch::Sender<Option<String>>,
+        own: watch::Sender<OwnMachine>,
         check: Option<Check>,
     ) {
         let mut wait = AGAIN_FIRST;
         let mut last: Option<NodeId> = None;
         loop {
-            let (own, noted) = (self.own(), self.noted().await);
+            let (addresses, noted) = (self.addresses(), self.noted().await);
             if name.borrow().is_none() {
                 // a process that starts again is of use before the host has answered
                 let asked = || "the host has not answered yet".to_owned();
-                let seen = self.seen(own.clone(), Err(asked()), Some(Err(asked())), noted.clone());
+                let seen = self.seen(addresses.clone(), Err(asked()), Some(Err(asked())), noted.clone());
                 tell(&decide(&seen), &name, check.as_ref());
             }
             let host = self.host.borrow_and_update().clone();
             let (same_name, all) = match host {
                 Ok(host) => {
                     let same_name = self.same_name(&host).await;
-                    let all = if needs_all(&own, &same_name) { Some(all(&host).await) } else { None };
+                    let all = if needs_all(&addresses, &same_name) { Some(all(&host).await) } else { None };
                     (same_name, all)
                 }
                 Err(why) => (Err(why.clone()), Some(Err(why))),
             };
-            let found = decide(&self.seen(own, same_name, all, noted));
+            let seen = self.seen(addresses, same_name, all, noted);
+            let found = decide(&seen);
+            let says = own_machine(&seen);
             // what a host settled that does not answer now stays
             if found.is_settled() || !last.as_ref().is_some_and(NodeId::is_settled) {
                 if last.as_ref() != Some(&found) {
-                    log(&found, !self.node.is_empty());
+                    log(&found, &says, !self.node.is_empty());
                 }
                 tell(&found, &name, check.as_ref());
-                if let Some(name) = found.confirmed() {
-                    confirmed.send_replace(Some(name.to_owned()));
-                    return;
-                }
                 if found.is_settled() {
                     wait = AGAIN_LAST;
                 }
                 last = Some(found);
+            }
+            let is_confirmed = says.name().is_some();
+            own.send_if_modified(|known| {
+                // what a host has answered that does not answer now stays
+                let is_news = *known != says && (says.is_answered() || !known.is_answered());
+                if is_news {
+                    *known = says;
+                }
+                is_news
+            });
+            if is_confirmed {
+                return;
             }
             // a sender that is gone changes nothing more
             match timeout(wait, self.host.changed()).await {
@@ -285,7 +337,7 @@ impl Finder {
         }
     }
 
-    fn own(&self) -> BTreeSet<String> {
+    fn addresses(&self) -> BTreeSet<String> {
         own_addresses(&self.interfaces).unwrap_or_else(|error| {
             tracing::warn!("read {}: {error}", self.interfaces.display());
             BTreeSet::new()
@@ -350,12 +402,18 @@ fn tell(found: &NodeId, name: &watch::Sender<Option<String>>, check: Option<&Che
 }
 
 /// `is_of_node` says whether the process was told the Node that it runs on.
-fn log(found: &NodeId, is_of_node: bool) {
+fn log(found: &NodeId, says: &OwnMachine, is_of_node: bool) {
     match found {
-        NodeId::Unknown { why } if !is_of_node => tracing::info!(
-            "on which machine of the host this process runs is not known, and it serves the sidecars all the same. Until it \
-             is known, no volume is refused as another guest cluster's: {why}"
-        ),
+        NodeId::Unknown { why } if !is_of_node => {
+            let next = match says {
+                OwnMachine::None { .. } => "no volume is refused as another guest cluster's",
+                _ => "volumes with the label of a guest cluster wait for it",
+            };
+            tracing::info!(
+                "on which machine of the host this process runs is not known, and it serves the sidecars all the same; {next}: \
+                 {why}"
+            );
+        }
         NodeId::Settled { name, doubt: None } => tracing::info!(name, "this machine on the host"),
         NodeId::Settled { name, doubt: Some(doubt) } => {
             tracing::warn!(name, "this machine goes by a name that the host does not confirm: {doubt}");

@@ -40,6 +40,7 @@ use crate::{
     host::{Host, PAGE, reach::Reached, trim_metadata},
     leading::Leading,
     lease::{self, NODE_MONITOR},
+    node_id::OwnMachine,
     refusal::error_message,
 };
 
@@ -63,8 +64,8 @@ pub struct NodeMonitor {
     pub host: watch::Receiver<Reached>,
     /// Name of the Node that this runs on; empty where nobody gave it.
     pub node: String,
-    /// The machine that this process runs in, once the host has confirmed it.
-    pub machine: watch::Receiver<Option<String>>,
+    /// The machine that this process runs in.
+    pub machine: watch::Receiver<OwnMachine>,
     /// Our name among the candidates.
     pub identity: String,
     pub clock: Clock,

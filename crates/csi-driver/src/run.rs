@@ -37,7 +37,7 @@ use crate::{
     leading::Leading,
     metrics,
     node::{self, NodeService},
-    node_id::Finder,
+    node_id::{Finder, OwnMachine},
     node_monitor::NodeMonitor,
     refusal::error_message,
     replaceable::Replaceable,
@@ -102,7 +102,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
     let (host_tx, host) = watch::channel(Err(UNREAD.to_owned()));
 
     let (node_id_tx, node_id) = watch::channel(None);
-    let (own_machine_tx, own_machine) = watch::channel(None);
+    let (own_machine_tx, own_machine) = watch::channel(OwnMachine::default());
     let finder = Finder {
         node: settings.node.clone(),
         guest: guest.clone(),
@@ -199,8 +199,8 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
 struct Controllers {
     settings: controller::Settings,
     attaching: attach::Options,
-    /// The machine that this process runs in, once the host has confirmed it.
-    machine: watch::Receiver<Option<String>>,
+    /// The machine that this process runs in.
+    machine: watch::Receiver<OwnMachine>,
     tasks: TaskGroup,
 }
 

@@ -20,7 +20,7 @@ use csi_driver::{
     healing::lead::{self, Candidate},
     host::{Host, missing::Missing, reach::Reached},
     leading::Leading,
-    node_id::Finder,
+    node_id::{Finder, OwnMachine},
 };
 use http::Request;
 use jiff::SignedDuration;
@@ -101,7 +101,7 @@ spec: {attacher: driver.harvesterhci.io, nodeName: node-c, source: {persistentVo
 #[derive(Debug, PartialEq, Eq)]
 struct Found {
     name: Option<String>,
-    confirmed: Option<String>,
+    own: OwnMachine,
     /// Why it finds none.
     why: String,
 }
@@ -116,13 +116,13 @@ async fn found(cluster: &TestCluster, host: Reached, address: &str) -> Found {
         host,
         interfaces: folder.path().to_owned(),
     };
-    let ((name, told), (confirms, confirmed), health) =
-        (watch::channel(None), watch::channel(None), Health::default());
-    let finding = tokio::spawn(finder.find(name, confirms, Some(health.readiness("node-id"))));
+    let ((name, told), (says, own), health) =
+        (watch::channel(None), watch::channel(OwnMachine::default()), Health::default());
+    let finding = tokio::spawn(finder.find(name, says, Some(health.readiness("node-id"))));
     cluster.settle().await;
-    let (name, confirmed) = (told.borrow().clone(), confirmed.borrow().clone());
+    let (name, own) = (told.borrow().clone(), own.borrow().clone());
     finding.abort();
-    Found { name, confirmed, why: health.readiness_report() }
+    Found { name, own, why: health.readiness_report() }
 }
 
 fn interface(folder: &Path, address: &str) {
@@ -302,11 +302,11 @@ async fn a_machine_that_the_host_does_not_show_yet_is_asked_about_until_it_does(
     let (_reached, host) = watch::channel(Ok(Host::new(client.clone(), "team-a")));
     let (node, interfaces) = ("node-a".to_owned(), folder.path().to_owned());
     let finder = Finder { node, guest: Guest::new(client), host, interfaces };
-    let ((name, mut told), (confirms, mut confirmed)) = (watch::channel(None), watch::channel(None));
-    let finding = tokio::spawn(finder.find(name, confirms, None));
+    let ((name, mut told), (says, mut own)) = (watch::channel(None), watch::channel(OwnMachine::default()));
+    let finding = tokio::spawn(finder.find(name, says, None));
     told.wait_for(|name| name.as_deref() == Some("node-a")).await.unwrap();
-    assert_eq!(*confirmed.borrow(), None);
-    confirmed.wait_for(|name| name.as_deref() == Some("vm-1")).await.unwrap();
+    own.wait_for(|own| matches!(own, OwnMachine::None { .. })).await.unwrap();
+    own.wait_for(|own| own.name() == Some("vm-1")).await.unwrap();
     finding.await.unwrap();
     assert_eq!(told.borrow().as_deref(), Some("vm-1"));
 }
@@ -350,7 +350,7 @@ component_tests! {
     async fn the_machine_of_a_node_is_the_one_with_its_mac_address(cluster: TestCluster) {
         cluster.harvester.apply(MACHINES).await;
         cluster.guest.apply(NOTED).await;
-        let name = |name: &str| Found { name: Some(name.to_owned()), confirmed: Some(name.to_owned()), why: String::new() };
+        let name = |name: &str| Found { name: Some(name.to_owned()), own: OwnMachine::Confirmed(name.to_owned()), why: String::new() };
         assert_eq!(found(&cluster, host(&cluster), "52:54:00:00:00:0a").await, name("node-a"));
         assert_eq!(found(&cluster, host(&cluster), "52:54:00:00:00:01").await, name("vm-1"));
     }
@@ -361,7 +361,8 @@ component_tests! {
         let Found { name, why, .. } = found(&cluster, away(), "52:54:00:00:00:01").await;
         assert_eq!((name, why.contains("the host is away")), (None, true));
         cluster.guest.apply(NOTED).await;
-        let noted = Found { name: Some("vm-1".to_owned()), confirmed: None, why: String::new() };
+        let own = OwnMachine::NotAsked { why: "the host is away".to_owned() };
+        let noted = Found { name: Some("vm-1".to_owned()), own, why: String::new() };
         assert_eq!(found(&cluster, away(), "52:54:00:00:00:01").await, noted);
     }
 
@@ -369,7 +370,8 @@ component_tests! {
     async fn a_machine_that_merely_has_the_nodes_name_does_not_say_whose_volumes_are_ours(cluster: TestCluster) {
         cluster.harvester.apply(MACHINES).await;
         let found = found(&cluster, host(&cluster), "52:54:00:00:00:0f").await;
-        assert_eq!(found, Found { name: Some("node-a".to_owned()), confirmed: None, why: String::new() });
+        assert_eq!((found.name.as_deref(), &*found.why), (Some("node-a"), ""));
+        assert!(matches!(found.own, OwnMachine::None { .. }), "{found:?}");
     }
 
     async fn the_users_of_a_volume_are_the_nodes_with_an_attachment_of_it(cluster: TestCluster) {

@@ -6,9 +6,10 @@
 use std::time::Duration;
 
 use csi_driver::{
-    host::Host,
+    host::{Host, kinds::NetworkFilesystem},
     leading::Leading,
     lease::NODE_MONITOR,
+    node_id::OwnMachine,
     node_monitor::{NodeMonitor, decide::OUT_OF_SERVICE},
 };
 use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations, labels, names::CSI_DRIVER};
@@ -66,7 +67,7 @@ status: {{phase: Running, nodeName: host-1}}
 fn monitor(cluster: &TestCluster, node: &str, identity: &str) -> (NodeMonitor, impl Drop) {
     let host = Host::new(cluster.harvester.client(User::CsiDriver), "team-a");
     let ((reached, host), (named, machine)) =
-        (watch::channel(Ok(host)), watch::channel(Some("vm-0".to_owned())));
+        (watch::channel(Ok(host)), watch::channel(OwnMachine::Confirmed("vm-0".to_owned())));
     let monitor = NodeMonitor {
         guest: cluster.guest.client(User::CsiDriver),
         host,
@@ -79,7 +80,7 @@ fn monitor(cluster: &TestCluster, node: &str, identity: &str) -> (NodeMonitor, i
     (monitor, Kept(reached, named))
 }
 
-struct Kept(watch::Sender<csi_driver::host::reach::Reached>, watch::Sender<Option<String>>);
+struct Kept(watch::Sender<csi_driver::host::reach::Reached>, watch::Sender<OwnMachine>);
 
 impl Drop for Kept {
     fn drop(&mut self) {
@@ -464,6 +465,37 @@ component_tests! {
         annotated(&cluster, VOLUME, "shop-0", "uid-0").await;
         cluster.settle().await;
         assert_eq!(label(&cluster).await, None);
+        tasks.end().await;
+    }
+
+    // docs/contract/csi-driver.md#cluster-label
+    async fn a_claim_whose_export_another_cluster_has_on_never_gets_our_label(cluster: TestCluster) {
+        cluster.harvester.apply(&machine("shop-0").replace("name: demo", "name: shop")).await;
+        cluster.harvester.apply(&claim()).await;
+        let key = format!("team-a/{VOLUME}");
+        cluster.harvester.patch::<PersistentVolumeClaim>(&key, json!({"spec": {"volumeName": "pv-1"}})).await;
+        let bound = json!({"status": {"phase": "Bound"}});
+        cluster.harvester.patch_status::<PersistentVolumeClaim>(&key, bound).await;
+        let export = |on_for: serde_json::Value| {
+            json!({"apiVersion": "harvesterhci.io/v1beta1", "kind": "NetworkFilesystem",
+                "metadata": {"name": "pv-1", "namespace": "harvester-system",
+                    "annotations": {annotations::CSI_EXPORT_ON_FOR: on_for}},
+                "spec": {"desiredState": "Enabled", "networkFSName": "pv-1", "provisioner": "", "preferredNodes": null}})
+        };
+        cluster.harvester.apply(&export(json!("shop")).to_string()).await;
+        let (tasks, _kept) = start(&cluster).await;
+        cluster.guest.apply(&volume("Delete")).await;
+        cluster.settle().await;
+        assert_eq!(label(&cluster).await, None);
+        for (on_for, expected) in [(json!(null), None), (json!("demo,shop"), None), (json!("demo"), Some("demo"))] {
+            let annotation = json!({"metadata": {"annotations": {annotations::CSI_EXPORT_ON_FOR: on_for}}});
+            cluster.harvester.patch::<NetworkFilesystem>("harvester-system/pv-1", annotation).await;
+            // its claim changes
+            let again = json!({"metadata": {"annotations": {"changed": on_for.to_string()}}});
+            cluster.harvester.patch::<PersistentVolumeClaim>(&key, again).await;
+            cluster.settle().await;
+            assert_eq!(label(&cluster).await.as_deref(), expected, "{on_for}");
+        }
         tasks.end().await;
     }
 }

@@ -21,6 +21,7 @@ use kube::{
 use serde_json::json;
 
 use super::{
+    on_for::{self, Leaves},
     ownership::Recorded,
     session::{Session, recorded},
 };
@@ -32,12 +33,11 @@ use crate::{
     volume::{access::Reach, context, record},
 };
 
-/// More than any text of ours.
-const LONGEST: usize = 4096;
-
 /// Asks the guest for the VolumeAttachments of a volume. The error is a sentence.
 pub type Users = dyn Fn(&str) -> BoxFuture<'static, Result<Vec<User>, String>> + Send + Sync;
 
+/// An export that others write at the same moment is written so often.
+const REJOINS: usize = 20;
 /// An export that the role does not let us watch is read again so often.
 const READ_AGAIN: Duration = Duration::from_secs(2);
 const LONGHORN: &str = "driver.longhorn.io";
@@ -79,7 +79,7 @@ impl Session<'_> {
                 self.create_export(&api, &volume).await?
             }
         };
-        let is_on = found.spec.desired_state == "Enabled";
+        let is_on = on_for::is_on(&found);
         // nobody wrote whether it is a disk or an export
         let is_unknown = record::reach_of(&claim).is_none();
         // on already, and annotated: who switched it on ended before its second look
@@ -87,14 +87,8 @@ impl Session<'_> {
             return Err(self.is_in_machines(&name));
         }
         let own = self.own_name().await?;
-        let joined = |export: &NetworkFilesystem| {
-            let clusters = on_for(export);
-            let joined =
-                joined(own.as_deref(), export.spec.desired_state == "Enabled", &clusters, label(&claim));
-            let is_missing = export.spec.desired_state != "Enabled" || joined != clusters;
-            is_missing.then_some(joined)
-        };
-        if let Some(clusters) = joined(&found) {
+        let lacks = |export: &NetworkFilesystem| on_for::lacks(own.as_deref(), export, label(&claim));
+        if let Some(clusters) = lacks(&found) {
             let on = match self.set_export(&api, &found, "Enabled", &clusters).await {
                 // another node is published to at once
                 Err(why) if why.code == tonic::Code::Aborted => {
@@ -102,7 +96,7 @@ impl Session<'_> {
                         .get_opt(&volume)
                         .await
                         .map_err(|error| Refusal::of_host(&doing("read"), &error))?;
-                    read.filter(|export| joined(export).is_none()).ok_or(why)?
+                    read.filter(|export| lacks(export).is_none()).ok_or(why)?
                 }
                 on => on?,
             };
@@ -183,22 +177,42 @@ impl Session<'_> {
             Err(refusal) => return Err(refusal),
             Ok(()) => {}
         }
-        let clusters = on_for(&found);
-        let label = claim.as_deref().and_then(label);
-        let rest = match left(self.own_name().await?.as_deref(), &clusters, label) {
+        let (own, label) = (self.own_name().await?, claim.as_deref().and_then(label));
+        let (state, rest) = match on_for::left(own.as_deref(), &on_for::clusters(&found), label) {
             Leaves::Nothing => return Ok(()),
-            Leaves::On(rest) => return self.set_export(&api, &found, "Enabled", &rest).await.map(drop),
-            Leaves::Off => BTreeSet::new(),
+            Leaves::On(rest) => ("Enabled", rest),
+            Leaves::Off => ("Disabled", BTreeSet::new()),
         };
-        let mut off = self.set_export(&api, &found, "Disabled", &rest).await?;
-        // A node that was published to since the first question found the export on, and wrote nothing to it.
+        self.set_export(&api, &found, state, &rest).await?;
+        // A node that was published to since the first question found the export on for this cluster, and wrote nothing.
         let is_used = self.is_used().await;
         if !matches!(is_used, Ok(false)) {
-            // on whatever version: the host has begun to write its status
-            off.metadata.resource_version = None;
-            self.set_export(&api, &off, "Enabled", &clusters).await?;
+            self.join_again(&api, volume, own.as_deref(), label).await?;
         }
         is_used.map(drop)
+    }
+
+    /// Has the export on for this cluster again, beside those that have joined meanwhile.
+    async fn join_again(
+        &self,
+        api: &Api<NetworkFilesystem>,
+        volume: &str,
+        own: Option<&str>,
+        label: Option<&str>,
+    ) -> Result<(), Refusal> {
+        let doing = format!("read NetworkFilesystem {NAMESPACE}/{volume} on the host");
+        let mut tries = 0;
+        loop {
+            let read = api.get_opt(volume).await.map_err(|error| Refusal::of_host(&doing, &error))?;
+            let lacks = read.as_ref().and_then(|export| Some((export, on_for::lacks(own, export, label)?)));
+            let Some((export, clusters)) = lacks else { return Ok(()) };
+            tries += 1;
+            match self.set_export(api, export, "Enabled", &clusters).await {
+                // the host has begun to write its status, or another cluster has joined
+                Err(why) if why.code == tonic::Code::Aborted && tries < REJOINS => {}
+                done => return done.map(drop),
+            }
+        }
     }
 
     /// The name of this cluster, where it has one of its own.
@@ -233,7 +247,7 @@ impl Session<'_> {
                 return Err(Refusal::of_host(&doing, &error));
             }
         };
-        if export.spec.desired_state != "Enabled" {
+        if !on_for::is_on(&export) {
             return Ok(());
         }
         Err(Refusal::precondition(format!(
@@ -267,7 +281,7 @@ impl Session<'_> {
         }
     }
 
-    /// Writes the state on the version that was read, where `on` has one: of two processes one loses, and its caller comes again.
+    /// Writes the state on the version that was read: of two processes one loses, and its caller comes again.
     async fn set_export(
         &self,
         api: &Api<NetworkFilesystem>,
@@ -277,10 +291,8 @@ impl Session<'_> {
     ) -> Result<NetworkFilesystem, Refusal> {
         let names: Vec<_> = clusters.iter().map(String::as_str).collect();
         let names = (!names.is_empty()).then(|| names.join(","));
-        let mut patch = json!({"metadata": {}, "spec": {"desiredState": state}});
-        if let Some(version) = &on.metadata.resource_version {
-            patch["metadata"]["resourceVersion"] = json!(version);
-        }
+        let version = &on.metadata.resource_version;
+        let mut patch = json!({"metadata": {"resourceVersion": version}, "spec": {"desiredState": state}});
         if on.annotations().get(CSI_EXPORT_ON_FOR) != names.as_ref() {
             patch["metadata"]["annotations"] = json!({CSI_EXPORT_ON_FOR: names});
         }
@@ -291,64 +303,12 @@ impl Session<'_> {
     }
 }
 
-/// The clusters that have the export on.
-fn on_for(export: &NetworkFilesystem) -> BTreeSet<String> {
-    let text = export.annotations().get(CSI_EXPORT_ON_FOR).filter(|text| text.len() <= LONGEST);
-    text.into_iter()
-        .flat_map(|text| text.split(','))
-        .filter(|name| !name.is_empty())
-        .map(str::to_owned)
-        .collect()
-}
-
 fn label(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.labels().get(GUEST_CLUSTER).map(String::as_str)
 }
 
 fn is_annotated(claim: &PersistentVolumeClaim) -> bool {
     recorded(claim) != Recorded::Nothing
-}
-
-/// The clusters that have the export on when this one has it too. One that somebody has on who is not named is left to
-/// them, unless the claim is ours.
-fn joined(
-    own: Option<&str>,
-    is_on: bool,
-    clusters: &BTreeSet<String>,
-    label: Option<&str>,
-) -> BTreeSet<String> {
-    let mut all = if is_on { clusters.clone() } else { BTreeSet::new() };
-    if let Some(own) = own
-        && (!is_on || !clusters.is_empty() || label == Some(own))
-    {
-        all.insert(own.to_owned());
-    }
-    all
-}
-
-/// What the last node of this cluster leaves behind.
-#[derive(Debug, PartialEq, Eq)]
-enum Leaves {
-    /// The export is none of this cluster's.
-    Nothing,
-    /// These have it on.
-    On(BTreeSet<String>),
-    Off,
-}
-
-fn left(own: Option<&str>, clusters: &BTreeSet<String>, label: Option<&str>) -> Leaves {
-    let Some(own) = own else {
-        // a cluster without a name names nobody either
-        return if clusters.is_empty() { Leaves::Off } else { Leaves::Nothing };
-    };
-    let mut rest = clusters.clone();
-    match rest.remove(own) {
-        true if rest.is_empty() => Leaves::Off,
-        true => Leaves::On(rest),
-        // the Go driver names nobody
-        false if clusters.is_empty() && label == Some(own) => Leaves::Off,
-        false => Leaves::Nothing,
-    }
 }
 
 fn is_ready(export: &NetworkFilesystem) -> bool {
@@ -378,49 +338,4 @@ fn other_provisioner(claim: &PersistentVolumeClaim) -> Option<&str> {
 fn conditions(export: &NetworkFilesystem) -> String {
     let messages = export.status.conditions.iter().map(|condition| &condition.message);
     messages.filter(|message| !message.is_empty()).map(|message| format!(", {message}")).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use rstest::rstest;
-
-    use super::*;
-
-    fn names(names: &[&str]) -> BTreeSet<String> {
-        names.iter().map(|&name| name.to_owned()).collect()
-    }
-
-    #[rstest]
-    #[case::switched_on(false, &[], None, &["demo"])]
-    #[case::switched_on_after_others(false, &["shop"], None, &["demo"])]
-    #[case::beside_another(true, &["shop"], None, &["demo", "shop"])]
-    #[case::known(true, &["demo"], None, &["demo"])]
-    #[case::of_somebody_who_is_not_named(true, &[], None, &[])]
-    #[case::of_our_own_claim(true, &[], Some("demo"), &["demo"])]
-    fn a_cluster_is_named_that_has_an_export_on(
-        #[case] is_on: bool,
-        #[case] clusters: &[&str],
-        #[case] label: Option<&str>,
-        #[case] expected: &[&str],
-    ) {
-        assert_eq!(joined(Some("demo"), is_on, &names(clusters), label), names(expected));
-        assert!(!joined(None, is_on, &names(clusters), label).contains("demo") || clusters.contains(&"demo"));
-    }
-
-    #[rstest]
-    #[case::ours(&["demo"], None, Leaves::Off)]
-    #[case::beside_another(&["demo", "shop"], None, Leaves::On(names(&["shop"])))]
-    #[case::anothers(&["shop"], None, Leaves::Nothing)]
-    #[case::anothers_though_the_claim_is_ours(&["shop"], Some("demo"), Leaves::Nothing)]
-    #[case::of_the_go_driver(&[], Some("demo"), Leaves::Off)]
-    #[case::of_somebody_who_is_not_named(&[], None, Leaves::Nothing)]
-    fn the_last_cluster_that_has_an_export_on_switches_it_off(
-        #[case] clusters: &[&str],
-        #[case] label: Option<&str>,
-        #[case] expected: Leaves,
-    ) {
-        assert_eq!(left(Some("demo"), &names(clusters), label), expected);
-        let nameless = if clusters.is_empty() { Leaves::Off } else { Leaves::Nothing };
-        assert_eq!(left(None, &names(clusters), label), nameless);
-    }
 }

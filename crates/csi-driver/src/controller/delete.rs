@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{create, machine_disk, needed::Needed, published::Machines, wait};
 use crate::{
-    attach::{Attacher, export::Users, hotplug, ownership::Ownership},
+    attach::{Attacher, export::Users, hotplug, on_for, ownership::Ownership},
     guest::User,
     healing::CALL_LASTS,
     host::{self, Host},
@@ -212,14 +212,28 @@ async fn delete_export(
         Err(error) => return Err(Refusal::of_host(&doing("read"), &error)),
     };
     if export.spec.desired_state != "Disabled" {
+        let others = host.other_clusters(on_for::clusters(&export)).await?;
+        refuse_if_of_others(name, &others)?;
         refuse_if_used(name, users(name.as_str()).await)?;
     }
-    let this = host::of_uid(export.metadata.uid.as_deref());
+    // on its version: another cluster may switch it on
+    let this = host::of_version(&export.metadata);
     match host.network_filesystems().delete(volume, &this).await {
         Ok(_) => Ok(()),
         Err(error) if host::is_not_found(&error) => Ok(()),
         Err(error) => Err(Refusal::of_host(&doing("delete"), &error)),
     }
+}
+
+/// Their Pods are not seen from here.
+fn refuse_if_of_others(name: &HostName, others: &[String]) -> Result<(), Refusal> {
+    if others.is_empty() {
+        return Ok(());
+    }
+    Err(Refusal::precondition(format!(
+        "guest cluster {} has the export of volume {name} on: end its Pods there first",
+        others.join(" and ")
+    )))
 }
 
 /// A question about nodes that gets no answer never counts as "none".

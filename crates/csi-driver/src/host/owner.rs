@@ -4,9 +4,13 @@
 //! into one. A claim that carries the name of another cluster which has machines here is none of ours. A claim without
 //! the label is served: volumes of the Go driver have none, nor have retained ones. So is one of a cluster that has no
 //! machine any more, since volumes outlive clusters, and of a cluster that got another name.
+//!
+//! Which cluster is ours, the label of our own machine says, and the host says which machine that is. Where it has
+//! answered that it has none, as for a Node that is no machine of it, nothing can ever say whose volumes are ours, and
+//! all are served. Before it has answered, the claim of another cluster looks like ours: the caller comes again.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -18,20 +22,28 @@ use harvester_api::{
 };
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{ResourceExt, api::ListParams};
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
 use tonic::Code;
 
 use super::Host;
-use crate::refusal::Refusal;
+use crate::{
+    node_id::{self, OwnMachine},
+    refusal::Refusal,
+};
 
 /// A claim that was found to be no other cluster's is served for so long without a question.
 const SERVED_FOR: Duration = Duration::from_secs(60);
+/// A call waits so long for the first answer of the host about our machine: a process that has just started has asked.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 
 /// The cluster that this process is for, as far as it is known.
 #[derive(Clone, Default)]
 pub(super) struct Owner {
-    /// The machine that this process runs in, once the host has confirmed it.
-    machine: Option<watch::Receiver<Option<String>>>,
+    /// The machine that this process runs in. Without it all claims are served.
+    machine: Option<watch::Receiver<OwnMachine>>,
     known: Arc<Mutex<Known>>,
 }
 
@@ -57,15 +69,14 @@ impl Known {
 }
 
 impl Host {
-    /// The same, for the cluster of this machine, which the host has confirmed to be the one that this process runs in:
-    /// another cluster of the namespace may have a machine of our Node's name.
+    /// The same, for the cluster of this machine.
     #[must_use]
-    pub fn for_cluster_of(self, machine: watch::Receiver<Option<String>>) -> Self {
+    pub fn for_cluster_of(self, machine: watch::Receiver<OwnMachine>) -> Self {
         Self { owner: Owner { machine: Some(machine), known: Arc::default() }, ..self }
     }
 
     /// # Errors
-    /// PERMISSION_DENIED for the claim of another cluster.
+    /// PERMISSION_DENIED for the claim of another cluster; UNAVAILABLE while the host has not said which one is ours.
     pub(crate) async fn check_owner(&self, claim: &PersistentVolumeClaim) -> Result<(), Refusal> {
         let of = claim.labels().get(GUEST_CLUSTER).map_or("", String::as_str);
         let Some(ours) = self.ours_if_other(of).await? else { return Ok(()) };
@@ -82,7 +93,7 @@ impl Host {
     /// For a snapshot or a backup whose volume is gone: `of` is the cluster that the volume was of.
     ///
     /// # Errors
-    /// PERMISSION_DENIED for that of another cluster.
+    /// PERMISSION_DENIED for that of another cluster; UNAVAILABLE while the host has not said which one is ours.
     pub(crate) async fn check_owner_of_snapshot(&self, name: &str, of: &str) -> Result<(), Refusal> {
         let Some(ours) = self.ours_if_other(of).await? else { return Ok(()) };
         let namespace = self.namespace();
@@ -101,7 +112,7 @@ impl Host {
         if !is_named || self.known().serves(of) {
             return Ok(None);
         }
-        let Some(machine) = self.own_machine() else { return Ok(None) };
+        let Some(machine) = self.answered_machine().await? else { return Ok(None) };
         let ours = self.cluster(&machine).await?.filter(|ours| ours != of);
         if ours.is_none() || !self.has_machines(of).await? {
             self.known().serve(of);
@@ -110,22 +121,64 @@ impl Host {
         Ok(ours)
     }
 
+    /// Those of these clusters that are not ours and have machines here. None where the host has no machine of ours.
+    ///
+    /// # Errors
+    /// UNAVAILABLE while the host has not said which machine is ours.
+    pub(crate) async fn other_clusters(&self, names: BTreeSet<String>) -> Result<Vec<String>, Refusal> {
+        let mut others = vec![];
+        if names.is_empty() {
+            return Ok(others);
+        }
+        let Some(machine) = self.answered_machine().await? else { return Ok(others) };
+        let ours = self.cluster(&machine).await?;
+        for name in names {
+            if Some(&name) != ours.as_ref() && labels::is_value(&name) && self.has_machines(&name).await? {
+                others.push(name);
+            }
+        }
+        Ok(others)
+    }
+
     /// The name of our cluster. `None` where nothing says it.
+    ///
+    /// # Errors
+    /// UNAVAILABLE while the host has not said which machine is ours.
     pub(crate) async fn own_cluster(&self) -> Result<Option<String>, Refusal> {
         let known = self.known().cluster.clone();
-        match (known, self.own_machine()) {
-            (None, Some(machine)) => self.cluster(&machine).await,
-            (known, _) => Ok(known),
+        if known.is_some() {
+            return Ok(known);
         }
+        match self.answered_machine().await? {
+            Some(machine) => self.cluster(&machine).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Our machine. `None` where the host has none of our addresses.
+    async fn answered_machine(&self) -> Result<Option<String>, Refusal> {
+        let Some(mut machine) = self.owner.machine.clone() else { return Ok(None) };
+        drop(timeout(ANSWERED_WITHIN, machine.wait_for(OwnMachine::is_answered)).await);
+        let (why, next) = match &*machine.borrow() {
+            OwnMachine::Confirmed(name) => return Ok(Some(name.clone())),
+            OwnMachine::None { .. } => return Ok(None),
+            OwnMachine::NotAsked { why } => (why.clone(), "call again later"),
+            OwnMachine::Several { names } => (node_id::alike(names), "give each machine its own"),
+        };
+        let text = format!(
+            "whether this volume is another guest cluster's is not known before the host has shown which machine this \
+             process runs in: {why}: {next}"
+        );
+        Err(Refusal::new(Code::Unavailable, text))
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
         self.owner.known.lock().expect("no panic while it is changed")
     }
 
-    /// `None` where nothing says which machine this is, so that nothing says whose volumes are ours.
+    /// Our machine, where the host has confirmed it.
     pub(crate) fn own_machine(&self) -> Option<String> {
-        self.owner.machine.as_ref().and_then(|machine| machine.borrow().clone())
+        self.owner.machine.as_ref().and_then(|machine| machine.borrow().name().map(str::to_owned))
     }
 
     /// Our machine, as somebody has it anyway, says which cluster is ours.

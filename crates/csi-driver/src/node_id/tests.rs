@@ -69,11 +69,30 @@ fn the_mac_addresses_decide_and_kubelets_note_stands_in_for_the_host(
     #[case] noted: Asked<Option<&str>>,
     #[case] expected: &str,
 ) {
-    let found = decide(&seen(same_name, all, noted));
-    assert_eq!(said(&found), expected);
+    let seen = seen(same_name, all, noted);
+    assert_eq!(said(&decide(&seen)), expected);
     // what stands in for the host may be the name of another cluster's machine
     let is_shown = !expected.is_empty() && !expected.ends_with(['!', '?']);
-    assert_eq!(found.confirmed().is_some(), is_shown);
+    assert_eq!(own_machine(&seen).name(), is_shown.then_some(expected));
+}
+
+// docs/contract/csi-driver.md#cluster-label
+#[rstest]
+#[case::confirmed(Ok(Some(machine("node-a", &[OWN]))), None, "Confirmed")]
+#[case::none_has_it(Ok(None), Some(Ok(vec![machine("vm-9", &[OTHER])])), "None")]
+#[case::none_has_it_and_the_first_question_failed(away(), Some(Ok(vec![])), "NotAsked")]
+#[case::two_have_it(Ok(None), Some(Ok(vec![machine("vm-1", &[OWN]), machine("vm-2", &[OWN])])), "Several")]
+#[case::host_away(away(), Some(away()), "NotAsked")]
+#[case::list_refused(Ok(None), Some(away()), "NotAsked")]
+fn that_we_are_no_machine_of_the_host_is_for_the_host_to_say(
+    #[case] same_name: Asked<Option<Machine>>,
+    #[case] all: Option<Asked<Vec<Machine>>>,
+    #[case] expected: &str,
+) {
+    for noted in [Ok(None), Ok(Some("vm-1")), away()] {
+        let own = own_machine(&seen(same_name.clone(), all.clone(), noted));
+        assert!(format!("{own:?}").starts_with(expected), "{own:?}");
+    }
 }
 
 #[test]

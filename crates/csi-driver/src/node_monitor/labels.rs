@@ -3,7 +3,7 @@
 //! The node driver removes all claims that carry the label when it removes the last machines of a cluster whose user asked
 //! for it, so the label says "this may go with the cluster": it follows the reclaim policy of the PersistentVolume
 //! (docs/contract/csi-driver.md#cluster-label). Whoever writes PersistentVolumes can name the claim of another cluster in
-//! one, so a claim that a machine of somebody else has gets no label.
+//! one, so a claim that a machine of somebody else has gets no label, nor one whose export is on for somebody else.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -24,10 +24,11 @@ use tokio::{sync::watch, time::Instant};
 use harvester_api::names::CSI_DRIVER;
 
 use crate::{
-    attach::{LOOK_AGAIN, hotplug, ownership::Recorded, recorded},
-    host::{Host, PAGE},
+    attach::{LOOK_AGAIN, hotplug, on_for, ownership::Recorded, recorded},
+    host::{Host, PAGE, bound_volume, is_absent, kinds::NetworkFilesystem},
+    node_id::OwnMachine,
     refusal::error_message,
-    volume::{name::HostName, record},
+    volume::{access::Reach, name::HostName, record},
 };
 
 /// The name that the cloud controller manager has for a cluster that nobody named: every such cluster's.
@@ -87,8 +88,8 @@ pub struct Sources {
     pub volumes: Cache<PersistentVolume>,
     pub claims: Cache<PersistentVolumeClaim>,
     pub machines: Cache<VirtualMachine>,
-    /// The machine that this process runs in, once the host has confirmed it.
-    pub machine: watch::Receiver<Option<String>>,
+    /// The machine that this process runs in.
+    pub machine: watch::Receiver<OwnMachine>,
 }
 
 struct Labels {
@@ -190,12 +191,12 @@ pub fn start(tasks: &TaskGroup, guest: Client, host: Host, sources: Sources) {
 
 impl Labels {
     fn is_own(&self, name: &str) -> bool {
-        self.sources.machine.borrow().as_deref() == Some(name)
+        self.sources.machine.borrow().name() == Some(name)
     }
 
     /// The label of the machine that this runs in.
     fn cluster(&self) -> Option<String> {
-        let name = self.sources.machine.borrow().clone()?;
+        let name = self.sources.machine.borrow().name()?.to_owned();
         let vm = self.sources.machines.get(&ObjectKey::new(self.host.namespace(), name))?;
         vm.labels().get(labels::GUEST_CLUSTER).cloned()
     }
@@ -230,6 +231,17 @@ impl Labels {
         let machines: Arc<[Machine]> = machines.into_values().collect();
         *known() = Some((now, machines.clone()));
         Ok(machines)
+    }
+
+    /// The export of the claim's volume, which is in no machine.
+    async fn export(&self, claim: &PersistentVolumeClaim) -> Result<Option<NetworkFilesystem>, kube::Error> {
+        let volume = bound_volume(claim).filter(|_| record::reach_of(claim) != Some(Reach::Disk));
+        let Some(volume) = volume else { return Ok(None) };
+        match self.host.network_filesystems().get_opt(volume).await {
+            // the kind came with Harvester 1.4, and the right to it
+            Err(error) if is_absent(&error) => Ok(None),
+            read => read,
+        }
     }
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<Action, Error> {
@@ -268,6 +280,11 @@ impl Labels {
                 }
                 let machines = self.machines().await.map_err(failed("list the machines"))?;
                 if is_of_others(&cluster, &key.name, &recorded(&read), &machines) {
+                    return Ok(Action::AwaitChange);
+                }
+                let export = self.export(&read).await.map_err(failed("read its NetworkFilesystem"))?;
+                let has_others = machines.iter().any(|machine| machine.cluster.as_ref() != Some(&cluster));
+                if export.is_some_and(|export| on_for::is_of_others(&cluster, &export, has_others)) {
                     return Ok(Action::AwaitChange);
                 }
                 claim = Arc::new(read);

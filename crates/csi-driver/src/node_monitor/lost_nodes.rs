@@ -44,6 +44,7 @@ use super::{
 use crate::{
     attach::ownership::Ownership,
     host::{self, Host},
+    node_id::OwnMachine,
     refusal::error_message,
     volume::name::HostName,
 };
@@ -63,8 +64,8 @@ pub struct Sources {
     pub machines: Cache<VirtualMachine>,
     pub instances: Cache<VirtualMachineInstance>,
     pub claims: Cache<PersistentVolumeClaim>,
-    /// The machine that this process runs in, once the host has confirmed it.
-    pub machine: watch::Receiver<Option<String>>,
+    /// The machine that this process runs in.
+    pub machine: watch::Receiver<OwnMachine>,
 }
 
 struct LostNodes {
@@ -330,7 +331,7 @@ impl LostNodes {
 
     /// The label of the machine that this process runs in.
     fn cluster(&self) -> Option<String> {
-        let name = self.sources.machine.borrow().clone()?;
+        let name = self.sources.machine.borrow().name()?.to_owned();
         cluster(&*self.sources.machines.get(&ObjectKey::new(self.host.namespace(), name))?)
     }
 

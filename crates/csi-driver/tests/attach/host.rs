@@ -15,6 +15,7 @@ use csi_driver::{
         volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode},
     },
     host::Host,
+    node_id::OwnMachine,
     refusal::Refusal,
 };
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
@@ -366,7 +367,8 @@ impl Process {
         });
         let tasks = TaskGroup::new();
         let host = Host::new(Client::new(service, NAMESPACE), NAMESPACE);
-        let host = host.for_cluster_of(tokio::sync::watch::channel(Some("a".to_owned())).1);
+        let machine = OwnMachine::Confirmed("a".to_owned());
+        let host = host.for_cluster_of(tokio::sync::watch::channel(machine).1);
         Self { attacher: Attacher::new(host, &tasks, options), tasks }
     }
 

@@ -14,6 +14,7 @@ use csi_driver::{
         volume_content_source::{SnapshotSource, Type, VolumeSource},
     },
     host::Host,
+    node_id::OwnMachine,
 };
 use k8s_openapi::{
     api::core::v1::PersistentVolumeClaim,
@@ -125,9 +126,23 @@ impl Bench {
     }
 
     pub(crate) fn moved_into_machine(self, name: &str) -> Self {
-        let machine = tokio::sync::watch::channel(Some(name.to_owned())).1;
+        self.where_the_host_says(OwnMachine::Confirmed(name.to_owned()))
+    }
+
+    /// The same, with a driver that has this answer about its machine.
+    pub(crate) fn where_the_host_says(self, machine: OwnMachine) -> Self {
+        self.with(machine, csi_driver::attach::Options::new("pod-a"))
+    }
+
+    /// The same, in this machine, of a cluster in which no node uses a volume.
+    pub(crate) fn moved_where_nobody_uses_a_volume(self, name: &str) -> Self {
+        self.with(OwnMachine::Confirmed(name.to_owned()), Self::options(Ok(vec![])))
+    }
+
+    fn with(self, machine: OwnMachine, options: csi_driver::attach::Options) -> Self {
+        let machine = tokio::sync::watch::channel(machine).1;
         let host = Self::host(&self.server).for_cluster_of(machine);
-        Self { service: Self::on(host, csi_driver::attach::Options::new("pod-a")), ..self }
+        Self { service: Self::on(host, options), ..self }
     }
 
     /// The same on a host up to Harvester 1.7, whose role grants no patch of machines.
@@ -154,6 +169,10 @@ impl Bench {
 
     /// From now on these nodes use each volume, or nobody knows.
     pub(crate) fn used_by(&mut self, nodes: Result<Vec<String>, String>) {
+        self.service = Self::on(Self::host(&self.server), Self::options(nodes));
+    }
+
+    fn options(nodes: Result<Vec<String>, String>) -> csi_driver::attach::Options {
         let users: Arc<csi_driver::attach::export::Users> = Arc::new(move |_| {
             let user = |node: String| csi_driver::guest::User {
                 attachment: format!("va-{node}"),
@@ -164,8 +183,7 @@ impl Bench {
             let users = nodes.clone().map(|nodes| nodes.into_iter().map(user).collect());
             Box::pin(async move { users })
         });
-        let options = csi_driver::attach::Options { users, ..csi_driver::attach::Options::new("pod-a") };
-        self.service = Self::on(Self::host(&self.server), options);
+        csi_driver::attach::Options { users, ..csi_driver::attach::Options::new("pod-a") }
     }
 
     fn host(server: &ApiServer) -> Host {

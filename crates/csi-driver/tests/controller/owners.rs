@@ -1,8 +1,11 @@
 //! Volumes of other guest clusters in the namespace, and exports that nodes use.
 
-use csi_driver::csi::{
-    CapacityRange, ControllerExpandVolumeRequest, ControllerGetVolumeRequest, ControllerPublishVolumeRequest,
-    controller_server::Controller, volume_capability::access_mode::Mode,
+use csi_driver::{
+    csi::{
+        CapacityRange, ControllerExpandVolumeRequest, ControllerGetVolumeRequest,
+        ControllerPublishVolumeRequest, controller_server::Controller, volume_capability::access_mode::Mode,
+    },
+    node_id::OwnMachine,
 };
 use serde_json::json;
 use sim_apiserver::faults::Answer;
@@ -65,6 +68,47 @@ async fn a_volume_of_another_cluster_of_the_namespace_is_refused_to_each_call() 
     let claim = bench.claim(UID).await;
     assert!(claim.metadata.deletion_timestamp.is_none());
     assert!(!claim.metadata.annotations.unwrap().contains_key("driver.harvesterhci.io/attach"));
+}
+
+// docs/contract/csi-driver.md#cluster-label
+#[rstest::rstest]
+#[case::not_asked(OwnMachine::default(), Code::Unavailable)]
+#[case::several(OwnMachine::Several { names: vec!["red-1".to_owned(), "blue-1".to_owned()] }, Code::Unavailable)]
+#[case::no_machine_of_the_host(OwnMachine::None { why: String::new() }, Code::Ok)]
+#[case::ours(OwnMachine::Confirmed("blue-1".to_owned()), Code::Ok)]
+#[tokio::test(start_paused = true)]
+async fn a_volume_of_a_named_cluster_waits_until_the_host_has_said_which_machine_is_ours(
+    #[case] says: OwnMachine,
+    #[case] expected: Code,
+) {
+    let bench = red_with_a_volume_of("blue").await.where_the_host_says(says);
+    machine(&bench, "blue-1", "blue").await;
+    let look = ControllerGetVolumeRequest { volume_id: UID.to_owned() };
+    let answers = [
+        bench.service.controller_get_volume(Request::new(look)).await.map(drop),
+        publish(&bench).await,
+        bench.delete_volume(UID).await,
+    ];
+    for answer in answers {
+        match answer {
+            // nobody plays KubeVirt, and then the volume is in a machine
+            Err(refusal) if expected == Code::Ok => {
+                assert!(!matches!(refusal.code(), Code::Unavailable | Code::PermissionDenied), "{refusal}");
+            }
+            Err(refusal) => {
+                assert_eq!(refusal.code(), expected, "{refusal}");
+                assert!(refusal.message().contains("which machine this process runs in"), "{refusal}");
+            }
+            Ok(()) => assert_eq!(expected, Code::Ok),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_without_a_cluster_is_served_before_the_host_has_said_which_machine_is_ours() {
+    let bench = Bench::new().await.where_the_host_says(OwnMachine::default());
+    bench.create_volume(volume(UID, GIB)).await.unwrap();
+    bench.delete_volume(UID).await.unwrap();
 }
 
 /// What changes or copies the claim of a handle.
@@ -334,4 +378,34 @@ async fn an_export_that_is_on_and_used_is_not_deleted_and_its_nodes_are_named() 
     bench.used_by(Ok(vec![]));
     bench.delete_volume(UID).await.unwrap();
     assert_eq!(export.get_opt(&format!("pvc-of-{UID}")).await.unwrap(), None);
+}
+
+// a PersistentVolume may name the claim of another cluster, whose Pods this one does not see
+#[tokio::test(start_paused = true)]
+async fn an_export_that_another_cluster_has_on_is_not_deleted() {
+    let bench = Bench::new().await;
+    let exported = volume_for(UID, GIB, Mode::MultiNodeMultiWriter);
+    assert!(bench.create_volume(exported.clone()).await.is_err(), "its claim is not bound");
+    bench.bind(UID, "1Gi").await;
+    bench.create_volume(exported).await.unwrap();
+    let bench = bench.moved_where_nobody_uses_a_volume("red-1");
+    machine(&bench, "red-1", "red").await;
+    machine(&bench, "blue-1", "blue").await;
+    let export = bench.api("harvesterhci.io/v1beta1", "NetworkFilesystem", "harvester-system");
+    let name = format!("pvc-of-{UID}");
+    let on_for = async |clusters: &str| {
+        let on = json!({"metadata": {"annotations": {"driver.harvesterhci.io/on-for": clusters}},
+            "spec": {"desiredState": "Enabled"}});
+        export.patch(&name, &kube::api::PatchParams::default(), &kube::api::Patch::Merge(on)).await.unwrap();
+    };
+    for clusters in ["blue", "blue,red"] {
+        on_for(clusters).await;
+        let refusal = bench.delete_volume(UID).await.unwrap_err();
+        assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal}");
+        assert!(refusal.message().contains("guest cluster blue has the export"), "{refusal}");
+        assert!(bench.claim(UID).await.metadata.deletion_timestamp.is_none());
+    }
+    on_for("gone,red").await;
+    bench.delete_volume(UID).await.unwrap();
+    assert_eq!(export.get_opt(&name).await.unwrap(), None);
 }

@@ -1,10 +1,18 @@
 //! Volumes for many nodes: an export of the host that is there for as long as a node uses it.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use csi_driver::{
     attach::{
         Attacher, Options as Attaching,
+        export::Users,
         moved::{Exports, REASON},
     },
     controller::{ControllerService, Settings},
@@ -17,16 +25,20 @@ use csi_driver::{
     },
     guest::Guest,
     host::{Host, kinds::NetworkFilesystem, missing::Missing},
+    node_id::OwnMachine,
     run::users,
     volume::context,
 };
 use futures::FutureExt as _;
-use harvester_api::annotations::CSI_ATTACH;
+use harvester_api::annotations::{CSI_ATTACH, CSI_EXPORT_ON_FOR};
 use k8s_openapi::api::{
     core::v1::{Event, PersistentVolumeClaim},
     storage::v1::VolumeAttachment,
 };
-use kube::{Api, api::PostParams};
+use kube::{
+    Api,
+    api::{Patch, PatchParams, PostParams},
+};
 use program::{Clock, TaskGroup};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -84,6 +96,20 @@ impl<'a> Bed<'a> {
         bed.service.create_volume(Request::new(request)).await.unwrap();
         cluster.guest.apply(PV).await;
         bed
+    }
+
+    /// The same, called through a process that has this answer about its machine.
+    fn where_the_host_says(&self, machine: OwnMachine) -> Self {
+        self.asking(machine, users(Guest::new(self.cluster.guest.client(User::CsiDriver))))
+    }
+
+    /// The same, that asks so for the Nodes that use a volume.
+    fn asking(&self, machine: OwnMachine, users: Arc<Users>) -> Self {
+        let host = self.host.clone().for_cluster_of(tokio::sync::watch::channel(machine).1);
+        let attaching = Attaching { users, ..Attaching::new("pod-b") };
+        let attacher = Attacher::new(host.clone(), &self.tasks, attaching);
+        let service = ControllerService::new(host.clone(), Settings::default(), attacher);
+        Self { cluster: self.cluster, tasks: self.tasks.clone(), service, host }
     }
 
     /// The attacher's VolumeAttachment for this node.
@@ -304,13 +330,7 @@ test_cluster::component_tests! {
         const ON_FOR: &str = "driver.harvesterhci.io/on-for";
         let bed = Bed::start(&cluster).await;
         machine(&cluster, "vm-a").await;
-        let (_kept, own) = tokio::sync::watch::channel(Some("vm-a".to_owned()));
-        let host = bed.host.clone().for_cluster_of(own);
-        let users = users(Guest::new(cluster.guest.client(User::CsiDriver)));
-        let attaching = Attaching { users, ..Attaching::new("pod-b") };
-        let attacher = Attacher::new(host.clone(), &bed.tasks, attaching);
-        let service = ControllerService::new(host.clone(), Settings::default(), attacher);
-        let bed = Bed { service, host, ..bed };
+        let bed = bed.where_the_host_says(OwnMachine::Confirmed("vm-a".to_owned()));
         let export = format!("harvester-system/{}", bed.export().await.metadata.name.unwrap());
         let on_for = async || {
             let export = bed.export().await;
@@ -334,6 +354,24 @@ test_cluster::component_tests! {
         bed.publish("vm-a").await.unwrap();
         bed.leave("vm-a").await.unwrap();
         assert_eq!(on_for().await, state("Enabled", ""));
+        bed.tasks.end().await;
+    }
+
+    // docs/contract/csi-driver.md#cluster-label: nobody would be named for it, and nobody would switch it off
+    async fn an_export_waits_until_the_host_has_said_which_machine_is_ours(cluster: TestCluster) {
+        let bed = Bed::start(&cluster).await.where_the_host_says(OwnMachine::default());
+        let state = async || bed.export().await.spec.desired_state;
+        let refusal = bed.publish("vm-a").await.unwrap_err();
+        assert_eq!(refusal.code(), Code::Unavailable, "{refusal}");
+        assert!(refusal.message().contains("which machine this process runs in"), "{refusal}");
+        assert_eq!(state().await, "Disabled");
+        let served = bed.where_the_host_says(OwnMachine::None { why: "no machine has our address".to_owned() });
+        served.publish("vm-a").await.unwrap();
+        let refusal = bed.leave("vm-a").await.unwrap_err();
+        assert_eq!(refusal.code(), Code::Unavailable, "{refusal}");
+        assert_eq!(state().await, "Enabled");
+        served.leave("vm-a").await.unwrap();
+        assert_eq!(state().await, "Disabled");
         bed.tasks.end().await;
     }
 
@@ -379,6 +417,48 @@ test_cluster::component_tests! {
         other.leave("vm-a").await.unwrap();
         assert_eq!(bed.export().await.spec.desired_state, "Enabled");
         cluster.guest.delete::<VolumeAttachment>("va-node-b").await;
+        bed.tasks.end().await;
+    }
+
+    // docs/contract/csi-driver.md#exports
+    async fn a_cluster_that_has_a_node_again_is_named_again_beside_those_that_joined_meanwhile(cluster: TestCluster) {
+        let bed = Bed::start(&cluster).await;
+        machine(&cluster, "vm-a").await;
+        let bed = bed.where_the_host_says(OwnMachine::Confirmed("vm-a".to_owned()));
+        bed.publish("vm-a").await.unwrap();
+        let export = format!("harvester-system/{}", bed.export().await.metadata.name.unwrap());
+        let on_for = |names: &str| json!({"metadata": {"annotations": {CSI_EXPORT_ON_FOR: names}}, "spec": {"desiredState": "Enabled"}});
+        let names = async || {
+            let export = bed.export().await;
+            let names = export.metadata.annotations.and_then(|mut all| all.remove(CSI_EXPORT_ON_FOR));
+            (export.spec.desired_state, names.unwrap_or_default())
+        };
+        // who has it on before; and whether somebody joins while the last node leaves, and the guest says nothing then
+        for (before, is_away) in [("demo,shop", false), ("demo", true)] {
+            cluster.harvester.patch::<NetworkFilesystem>(&export, on_for(before)).await;
+            let asked = Arc::new(AtomicUsize::new(0));
+            let joins = Patch::Merge(on_for("shop"));
+            let api = Api::<NetworkFilesystem>::namespaced(cluster.harvester.client(User::Driver), "harvester-system");
+            let name = export.split('/').next_back().unwrap().to_owned();
+            let meanwhile = Arc::new(move |_: &str| {
+                let (is_second, api, joins, name) =
+                    (asked.fetch_add(1, Ordering::Relaxed) == 1, api.clone(), joins.clone(), name.clone());
+                async move {
+                    if is_second && is_away {
+                        api.patch(&name, &PatchParams::default(), &joins).await.unwrap();
+                        return Err("the guest is away".to_owned());
+                    }
+                    let user = csi_driver::guest::User {
+                        node: "node-b".to_owned(), attachment: "va-node-b".to_owned(), is_attached: true, is_leaving: false,
+                    };
+                    Ok(if is_second { vec![user] } else { vec![] })
+                }
+                .boxed()
+            });
+            let other = bed.asking(OwnMachine::Confirmed("vm-a".to_owned()), meanwhile);
+            assert_eq!(other.leave("vm-a").await.is_err(), is_away);
+            assert_eq!(names().await, ("Enabled".to_owned(), "demo,shop".to_owned()), "{before}");
+        }
         bed.tasks.end().await;
     }
 

@@ -31,7 +31,7 @@ pub(crate) mod source_ranges;
 pub(crate) mod vips;
 pub(crate) mod write;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use controller_kit::{Explanation, ObjectKey, Queue, RawObject};
 use harvester_api::{LoadBalancer, VirtualMachineInstance, WorkloadType, load_balancer::MAX_LISTENERS};
@@ -154,6 +154,8 @@ pub(crate) struct Seen<'a> {
     pub(crate) backends: &'a Backends,
     /// The server refused to store the Service or slice that was decided before.
     pub(crate) refused: Option<&'a RefusedWrite>,
+    /// Backends that left, or whose readiness was written, a short while ago: in the slice again after this time.
+    pub(crate) backend_due_in: &'a BTreeMap<BackendId, Duration>,
     /// Address of the endpoint that swallows traffic while no backend is ready.
     pub(crate) dummy: std::net::Ipv4Addr,
     /// RFC 3339.
@@ -183,13 +185,15 @@ pub(crate) struct Plan {
     pub(crate) probes: BTreeMap<BackendId, Target>,
     /// The status once both writes are done.
     pub(crate) served: Served,
+    /// The time until the first of the VMs that come back before their time may be in the slice again.
+    pub(crate) returns_in: Option<Duration>,
     /// Nothing tells when this ends.
     pub(crate) unwatched: bool,
 }
 
 /// Decides how `seen.lb` is served.
 pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
-    let Seen { lb, address, service, slice, backends, refused, dummy, now: _ } = *seen;
+    let Seen { lb, address, service, slice, backends, refused, backend_due_in, dummy, now: _ } = *seen;
     let owner = Owner::of(lb);
     let selected = &backends.selected;
     let family = seen.family();
@@ -201,6 +205,7 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
             service: Write::Nothing,
             probes: BTreeMap::new(),
             served: still_served(&owner, service, slice, obstacle),
+            returns_in: None,
             unwatched: true,
         };
     }
@@ -212,6 +217,10 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
     let recorded = slice.map(|slice| slice::recorded_readiness(slice)).unwrap_or_default();
     let check = lb.spec.health_check.as_ref();
     let ready = readiness::of(backends, &recorded, probes::port(check).is_some());
+    let (ready, returns_in) = match slice {
+        Some(_) => readiness::without_early_returns(ready, &recorded, backend_due_in),
+        None => (ready, None),
+    };
     let listeners = &lb.spec.listeners;
     let probes = probes::targets(check, &selected.backends, &recorded);
     let refusal = refused.map(|RefusedWrite { kind, why }| {
@@ -231,6 +240,7 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
             service: Write::Nothing,
             probes,
             served: Served { backends: served_by(seen, &ready).backends, ..still },
+            returns_in,
             unwatched: refused.is_some(),
         };
     }
@@ -239,6 +249,7 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
         service: service::write(service, &owner, listeners, address, ranges.as_ref()),
         probes,
         served: served_by(seen, &ready),
+        returns_in,
         unwatched: false,
     }
 }
@@ -255,6 +266,7 @@ fn without_backends(seen: &Seen<'_>, owner: &Owner, waiting: Explanation) -> Pla
         service: Write::Nothing,
         probes: BTreeMap::new(),
         served: still_served(owner, service, slice, waiting),
+        returns_in: None,
         unwatched: false,
     }
 }

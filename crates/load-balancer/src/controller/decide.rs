@@ -78,9 +78,9 @@ pub(crate) struct Seen {
     pub(crate) dummy_endpoint: Ipv4Addr,
     /// After this time a write of the status may say nothing new but the state of backends; `None`: now.
     pub(crate) backend_status_in: Option<Duration>,
-    /// After this time a write of the slice may say nothing new but who is ready, or back; `None`: now.
+    /// After this time a write of the slice may say nothing new but who is ready; `None`: now.
     pub(crate) slice_readiness_in: Option<Duration>,
-    /// Backends whose readiness alone, or return, is not to be written before this time has passed.
+    /// Backends whose readiness alone, or return, is not written before this time has passed.
     pub(crate) backend_due_in: BTreeMap<BackendId, Duration>,
     /// RFC 3339.
     pub(crate) now: String,
@@ -124,7 +124,7 @@ pub(crate) enum Step {
         write: Write,
         left: Vec<BackendId>,
     },
-    /// [`Step::WriteSlice`] that says nothing new but who is ready, or who is back.
+    /// [`Step::WriteSlice`] that says nothing new but who is ready.
     WriteSliceReadiness {
         write: Write,
         flipped: Vec<BackendId>,

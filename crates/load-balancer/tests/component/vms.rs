@@ -69,6 +69,26 @@ test_cluster::component_tests! {
         assert_eq!(lab.endpoints().await.len(), 2, "it is back");
     }
 
+    #[simulated_only("counts writes by the clock")]
+    async fn two_vms_that_swap_a_label_have_as_few_writes_made_for_them_as_two_that_flap(cluster: TestCluster) {
+        let lab = Lab::serving(cluster).await;
+        lab.vm("api-2", "db", "192.168.7.12").await;
+        lab.cluster.advance(A_WHILE).await;
+        lab.writes();
+        for _ in 0..20 {
+            for [one, two] in [["db", "api"], ["api", "db"]] {
+                lab.vm("api-2", two, "192.168.7.12").await;
+                lab.vm("api-1", one, "192.168.7.11").await;
+                lab.cluster.advance(Duration::from_millis(500)).await;
+            }
+        }
+        let writes = lab.writes();
+        let count = writes.iter().filter(|write| write.contains("endpointslices")).count();
+        assert!((4..=20).contains(&count), "{count} in 20 s");
+        lab.cluster.advance(A_WHILE).await;
+        assert_eq!(lab.endpoints().await, [("192.168.7.11".to_owned(), true)]);
+    }
+
     // docs/contract/load-balancer.md#VM-2
     async fn old_finalizers_are_taken_off_and_everything_else_stays(cluster: TestCluster) {
         let finalizers = "[wrangler.cattle.io/harvester-lb-vm-controller, other.io/keep]";
@@ -147,6 +167,7 @@ test_cluster::component_tests! {
         in_step(&cluster).await;
     }
 
+    // docs/contract/load-balancer.md#VM-1
     async fn one_that_may_not_be_deleted_keeps_no_other_of_its_removed_cluster(cluster: TestCluster) {
         let refused = |request: &Request<Body>| request.method() == "DELETE" && request.uri().path().ends_with("/api");
         let client = without(cluster.harvester.client(User::LoadBalancer), Arc::default(), refused);

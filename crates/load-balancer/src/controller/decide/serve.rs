@@ -16,7 +16,7 @@ use crate::{
     controller::address,
     controller::status::{self, Shown},
     host_datapath::{
-        self, BackendId, Served, TOO_MANY_LISTENERS, probes,
+        self, Served, TOO_MANY_LISTENERS, probes,
         slice::{self, Changed},
         source_ranges,
         write::Write,
@@ -47,10 +47,12 @@ pub(super) fn serve(
         slice: seen.slice.as_deref(),
         backends: &seen.backends,
         refused: seen.refused_writes.first(),
+        backend_due_in: &seen.backend_due_in,
         dummy: seen.dummy_endpoint,
         now: &seen.now,
     };
-    let host_datapath::Plan { slice, service, probes, mut served, unwatched } = host_datapath::decide(&view);
+    let host_datapath::Plan { slice, service, probes, mut served, returns_in, unwatched } =
+        host_datapath::decide(&view);
     // the VMs were seen at addresses of the former family: with the new address stored they are seen anew
     let is_seen_otherwise =
         view.family() != host_datapath::seen_family(lb, seen.service.as_deref().map(|service| &**service));
@@ -58,6 +60,9 @@ pub(super) fn serve(
         plan.probes = Some(probes);
     }
     plan.unwatched = unwatched;
+    if let Some(later) = returns_in {
+        plan.look_again(later);
+    }
     let slice = pace(seen, slice);
     let is_held_back = slice.is_err();
     if let Err(later) = slice {
@@ -156,16 +161,17 @@ pub(super) fn serve(
 ///
 /// # Errors
 /// The time after which it may go out: one that only repeats what flaps waits, unless nobody has been ready so far, and one
-/// that only says who is ready, or who is back, waits until the rate of its namespace allows it. Who leaves waits for nothing.
+/// that only says who is ready waits until the rate of its namespace allows it. A VM that comes or leaves waits for nothing: one
+/// that comes back before its time is in no write.
 fn pace(seen: &Seen, write: Write) -> Result<Step, Duration> {
     let (Some(slice), Write::Replace(json)) = (&seen.slice, &write) else {
         return Ok(Step::WriteSlice(write));
     };
     let Some(changed) = slice::changed(slice, json) else { return Ok(Step::WriteSlice(write)) };
-    if !changed.left.is_empty() || !changed.joined.is_empty() {
-        return pace_membership(seen, write, changed);
+    let Changed { flipped, left, joined } = changed;
+    if !left.is_empty() || !joined.is_empty() {
+        return Ok(Step::WriteSliceWithout { write, left });
     }
-    let Changed { flipped, .. } = changed;
     if let Some(later) = seen.slice_readiness_in {
         return Err(later);
     }
@@ -175,30 +181,6 @@ fn pace(seen: &Seen, write: Write) -> Result<Step, Duration> {
         Some(first) if is_anybody_ready && waits.len() == flipped.len() => Err(**first),
         _ => Ok(Step::WriteSliceReadiness { write, flipped }),
     }
-}
-
-/// The same of a write by which backends come or go: a VM that comes back, at whichever address, soon after it left waits.
-fn pace_membership(seen: &Seen, write: Write, changed: Changed) -> Result<Step, Duration> {
-    let Changed { mut flipped, left, joined } = changed;
-    let wait = |of: &BackendId| {
-        let due = seen.backend_due_in.iter().filter(|(id, _)| id.uid == of.uid);
-        due.map(|(_, wait)| *wait).max()
-    };
-    let returns: Vec<_> = joined.iter().filter_map(wait).collect();
-    let Some(first) = returns.iter().min() else { return Ok(Step::WriteSliceWithout { write, left }) };
-    let is_back = |gone: &BackendId| joined.iter().any(|id| id.uid == gone.uid);
-    let is_nobody_gone = left.iter().all(is_back);
-    let waits = returns.len() == joined.len()
-        && is_nobody_gone
-        && flipped.iter().all(|id| seen.backend_due_in.contains_key(id));
-    flipped.extend(left);
-    match seen.slice_readiness_in {
-        Some(later) if is_nobody_gone => return Err(later),
-        Some(_) => return Ok(Step::WriteSliceWithout { write, left: flipped }),
-        None if waits => return Err(*first),
-        None => {}
-    }
-    Ok(Step::WriteSliceReadiness { write, flipped })
 }
 
 fn shown_reason(lb: &LoadBalancer) -> Option<&str> {

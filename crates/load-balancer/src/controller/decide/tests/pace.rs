@@ -1,5 +1,7 @@
 //! Writes that say only what health checks found.
 
+use harvester_api::names;
+
 use super::*;
 use crate::host_datapath::backends;
 
@@ -200,20 +202,34 @@ fn a_vm_that_leaves_leaves_at_once_and_one_that_comes_back_soon_after_waits() {
     assert_eq!(steps(&selecting(with, &elsewhere)), ["write slice"]);
     let again = written_lately(&one, selecting(with, &elsewhere));
     assert_eq!((steps(&again), decide(&again).again), (vec![], Some(LATER)), "its address moves to and fro");
-    // another one leaves, or comes, and takes it along
-    assert_eq!(steps(&written_lately(&one, selecting(without, &all[1..]))), ["write slice readiness"]);
     let new = [all.to_vec(), vec![backend("api-3", 13)]].concat();
-    let taken_along = written_lately(&one, selecting(without, &new));
-    assert_eq!(steps(&taken_along), ["write slice readiness"]);
-    let crowded = Seen { slice_readiness_in: Some(LATER), ..taken_along };
-    assert_eq!(
-        (steps(&crowded), decide(&crowded).again),
-        (vec![], Some(LATER)),
-        "in the turn of its namespace"
-    );
-    let replaced = written_lately(&one, selecting(without, &all[1..]));
-    let replaced = Seen { slice_readiness_in: Some(LATER), ..replaced };
-    assert_eq!(steps(&replaced), ["write slice"], "nor does who leaves while another one comes back");
+    let beside_a_new_one = written_lately(&one, selecting(without, &new));
+    assert_eq!(slice_written(&beside_a_new_one), ["api-2", "api-3"], "nobody takes it along");
     let leaving = Seen { slice_readiness_in: Some(LATER), ..selecting(with, without) };
     assert_eq!(steps(&leaving), ["write slice"], "who leaves waits for no turn");
+}
+
+/// The names of the VMs in the slice that is written.
+fn slice_written(seen: &Seen) -> Vec<String> {
+    let steps = decide(seen).steps;
+    let [Step::WriteSliceWithout { write: Write::Replace(slice), .. }] = &steps[..] else {
+        panic!("{steps:?}")
+    };
+    let targets = slice["endpoints"].as_array().unwrap().iter().map(|endpoint| &endpoint["targetRef"]);
+    let vms = targets.filter(|target| target["uid"] != names::DUMMY_ENDPOINT_UID);
+    vms.map(|vm| vm["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn of_two_vms_that_swap_a_label_one_leaves_at_once_and_the_other_comes_back_in_its_own_time() {
+    let (one, two) = (backend("api-1", 11), backend("api-2", 12));
+    let (one, two) = (std::slice::from_ref(&one), std::slice::from_ref(&two));
+    assert_eq!(slice_written(&selecting(one, two)), ["api-2"]);
+    for turn in [None, Some(LATER * 2)] {
+        let back = Seen { slice_readiness_in: turn, ..written_lately(&one[0], selecting(two, one)) };
+        assert_eq!(slice_written(&back), Vec::<String>::new(), "who leaves waits for nobody");
+        assert_eq!(decide(&back).again, Some(LATER));
+    }
+    let gone = written_lately(&one[0], selecting(&[], one));
+    assert_eq!((steps(&gone), decide(&gone).again), (vec![], Some(LATER)));
 }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use controller_kit::{ObjectKey, RawObject};
-use harvester_api::{IPPool, annotations, finalizers};
+use harvester_api::{Condition, ConditionStatus, IPPool, annotations, finalizers};
 use ipam::{Claim, Family, Record, Refusal, Request, Resting, Tenant, Turns};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
@@ -173,7 +173,12 @@ pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
         }
     }
     draft.measure(pool);
-    let answers: Vec<_> = orders.iter().map(|order| draft.carry_out(order)).collect();
+    // a claim that is refused is refused by the version that is written
+    let (first, then): (Vec<_>, Vec<_>) = orders.iter().enumerate().partition(|(_, order)| !order.is_claim());
+    let mut answers: Vec<_> =
+        first.into_iter().chain(then).map(|(at, order)| (at, draft.carry_out(order))).collect();
+    answers.sort_unstable_by_key(|(at, _)| *at);
+    let answers: Vec<_> = answers.into_iter().map(|(_, answer)| answer).collect();
     let Draft { mut record, recorded, mut resting, size, has_no_room, .. } = draft;
     if has_ranges(checked) {
         let ranges = &checked.pool.ranges;
@@ -204,6 +209,9 @@ pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
         ];
         write_status(json, pool, checked, (&record, &resting), notes, now);
     });
+    // who claims in vain has no pool written, whatever somebody else writes on an object to change the sentence about quotas
+    let is_look = |order: &Order| matches!(order, Order::Refresh | Order::Manual { .. });
+    let put = put.filter(|json| orders.iter().any(is_look) || !is_note_alone(pool, json));
     Decision { put, recorded, turns, answers }
 }
 
@@ -500,6 +508,23 @@ fn announced_by(orphans: &[ObjectKey], record: &Record) -> String {
          role may delete Services)",
         held.join("; ")
     ))
+}
+
+/// Whether nothing is new in `json` but what a pool that is ready says besides.
+fn is_note_alone(pool: &RawObject<IPPool>, json: &Value) -> bool {
+    let before = pool.json();
+    let conditions = |of: &Value| of.pointer("/status/conditions").cloned().unwrap_or_default();
+    let is_ready = |of: &Value| {
+        let conditions: Vec<Condition> = serde_json::from_value(conditions(of)).unwrap_or_default();
+        harvester_api::condition::ready(&conditions)
+            .is_some_and(|ready| ready.status == ConditionStatus::True)
+    };
+    if !is_ready(&before) || !is_ready(json) {
+        return false;
+    }
+    let mut json = json.clone();
+    json["status"]["conditions"] = conditions(&before);
+    json == before
 }
 
 fn write_status(

@@ -4,19 +4,19 @@
 //! input of the next decision. An order that was carried out shows in the record, and leaves here only that a record is a
 //! new one; an order that could not be written is an input of every decision until it may be sent again.
 
+mod entry;
+
 use std::{
     collections::HashMap,
-    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard},
-    time::Duration,
 };
 
-use controller_kit::{ObjectKey, Queue, error_message};
-use ipam::Family;
+use controller_kit::{ObjectKey, Queue};
 use tokio::time::Instant;
 
-use super::{Failure, Order, Refused, Writers, batch::Answer, writer};
-use crate::{controller::UNWATCHED_AGAIN, refusal};
+use super::{Order, Writers};
+use entry::{Entry, Refusals};
+pub(crate) use entry::{Failed, Outcome, Pending, UnderWay, WriteError};
 
 /// The orders, at most one under way for each load balancer. Clones share them.
 #[derive(Clone)]
@@ -26,266 +26,41 @@ pub(crate) struct Orders {
     table: Arc<Mutex<HashMap<ObjectKey, Entry>>>,
 }
 
-#[derive(Default)]
-struct Entry {
-    state: State,
-    /// At most one claim and one release of each pool. Each has a pause of its own: an order to another pool ends none.
-    failed: Vec<FailedOrder>,
-}
-
-#[derive(Default)]
-enum State {
-    #[default]
-    Idle,
-    UnderWay {
-        pool: String,
-        order: Order,
-        /// A refusal counts for nothing, because a pool has changed since the order was submitted, or since the
-        /// refusals before it.
-        outdated: bool,
-    },
-    Recorded(String, IpAddr),
-    Refused(Vec<(String, Refused)>),
-    /// A decision rests on the refusals, and no pool has changed since.
-    Taken,
-}
-
-struct FailedOrder {
-    pool: String,
-    order: Order,
-    error: WriteError,
-    /// In a row.
-    failures: u32,
-    again_at: Instant,
-    /// The pools that had refused this claim before, and have not changed since.
-    refused: Vec<(String, Refused)>,
-    /// The failure, while nobody has reported it.
-    unreported: Option<Failure>,
-    /// The object needs it no more.
-    is_over: bool,
-}
-
-impl FailedOrder {
-    fn is_for(&self, pool: &str, order: &Order) -> bool {
-        self.pool == pool && self.order.is_claim() == order.is_claim()
-    }
-
-    /// The pause that is left; `None`: the order may be sent again.
-    fn retry_in(&self, now: Instant) -> Option<Duration> {
-        Some(self.again_at.saturating_duration_since(now)).filter(|left| !left.is_zero())
-    }
-}
-
-impl Entry {
-    fn is_outdated(&self) -> bool {
-        matches!(self.state, State::UnderWay { outdated: true, .. })
-    }
-
-    fn is_empty(&self) -> bool {
-        matches!(self.state, State::Idle) && self.failed.is_empty()
-    }
-
-    /// The failed claims that the object has given up if it sends this one: an object of two families goes on with one
-    /// while it waits for the other.
-    fn failed_claims_like(&mut self, claim: &Order) -> impl Iterator<Item = &mut FailedOrder> {
-        let asked = claim.family();
-        let is_like = move |other: Option<Family>| asked.is_none() || other.is_none() || other == asked;
-        self.failed_claims().filter(move |failed| is_like(failed.order.family()))
-    }
-
-    fn failed_claims(&mut self) -> impl Iterator<Item = &mut FailedOrder> {
-        self.failed.iter_mut().filter(|failed| failed.order.is_claim())
-    }
-
-    /// `refused` counts for a claim only: a release that fails says nothing about other pools, and its pause may be long.
-    fn failed(&mut self, pool: String, order: Order, failure: Failure, mut refused: Vec<(String, Refused)>) {
-        if !order.is_claim() {
-            refused.clear();
-        }
-        let before = self.failed.iter().position(|failed| failed.is_for(&pool, &order));
-        let failures = before.map_or(0, |at| self.failed.swap_remove(at).failures) + 1;
-        let error = WriteError::of(&order, &failure);
-        let again_at = Instant::now() + pause(&error, &failure, failures);
-        let unreported = Some(failure);
-        self.failed.push(FailedOrder {
-            pool,
-            order,
-            error,
-            failures,
-            again_at,
-            refused,
-            unreported,
-            is_over: false,
-        });
-    }
-
-    fn look(&mut self, now: Instant) -> Outcome {
-        let mut outcome = Outcome::default();
-        for failed in &mut self.failed {
-            let retry_in = failed.retry_in(now);
-            outcome.unreported.extend(failed.unreported.take().zip(Some(retry_in.unwrap_or_default())));
-            // where the claim may be sent again, every pool is asked again: those that refuse write nothing
-            if let Some(retry_in) = retry_in {
-                outcome.refused.extend(failed.refused.iter().cloned());
-                let FailedOrder { pool, order, error, .. } = &*failed;
-                outcome.pending.failed.push(Failed {
-                    pool: pool.clone(),
-                    order: order.clone(),
-                    error: error.clone(),
-                    retry_in,
-                });
-            }
-        }
-        match &self.state {
-            State::Idle | State::Taken => {}
-            State::UnderWay { pool, order, .. } => {
-                let before = self.failed.iter().find(|failed| failed.is_for(pool, order));
-                let last_error = before.map(|failed| failed.error.clone());
-                let (pool, order) = (pool.clone(), order.clone());
-                outcome.pending.under_way = Some(UnderWay { pool, order, last_error });
-            }
-            State::Recorded(pool, address) => {
-                outcome.recorded_anew = Some((pool.clone(), *address));
-                self.state = State::Idle;
-            }
-            State::Refused(pools) => {
-                outcome.refused.clone_from(pools);
-                self.state = State::Taken;
-            }
-        }
-        // those that a failed claim keeps are as new: a change of pools would have ended them
-        if matches!(self.state, State::Idle) && !outcome.refused.is_empty() {
-            self.state = State::Taken;
-        }
-        outcome
-    }
-}
-
-/// The outcome of a load balancer's orders, as far as no record shows it.
-#[derive(Debug, Default)]
-pub(crate) struct Outcome {
-    /// The pool recorded this address; it had none for the load balancer before.
-    pub(crate) recorded_anew: Option<(String, IpAddr)>,
-    /// The pools that refused the claim, in the order in which they were asked.
-    pub(crate) refused: Vec<(String, Refused)>,
-    pub(crate) pending: Pending,
-    /// Failures that nobody has reported yet, each with the pause after which the order is sent again.
-    pub(crate) unreported: Vec<(Failure, Duration)>,
-}
-
-/// The orders of a load balancer that no pool has carried out.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Pending {
-    pub(crate) under_way: Option<UnderWay>,
-    /// They may not be sent again yet: at most one claim and one release of each pool.
-    pub(crate) failed: Vec<Failed>,
-}
-
-impl Pending {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.under_way.is_none() && self.failed.is_empty()
-    }
-}
-
-/// The pool's writer has the order, and its answer will wake the object.
-#[derive(Clone, Debug)]
-pub(crate) struct UnderWay {
-    pub(crate) pool: String,
-    pub(crate) order: Order,
-    /// Why the pool was not written the last time.
-    pub(crate) last_error: Option<WriteError>,
-}
-
-/// The pool could not be written, and the order is sent again after a pause.
-#[derive(Clone, Debug)]
-pub(crate) struct Failed {
-    pub(crate) pool: String,
-    pub(crate) order: Order,
-    pub(crate) error: WriteError,
-    pub(crate) retry_in: Duration,
-}
-
-/// Why a pool was not written.
-#[derive(Clone, Debug)]
-pub(crate) struct WriteError {
-    pub(crate) why: String,
-    /// The server will answer the claim in the same way until somebody mends that.
-    pub(crate) is_denied: bool,
-}
-
-impl WriteError {
-    fn of(order: &Order, failure: &Failure) -> Self {
-        let why = match failure {
-            Failure::Write { source, .. } => error_message(&**source),
-            other => error_message(other),
-        };
-        let is_denied = matches!(failure, Failure::Write { source, .. }
-            if matches!(&**source, kube::Error::Api(status) if refusal::is_lasting(status)));
-        Self { why, is_denied: is_denied && order.is_claim() }
-    }
-}
-
 impl Orders {
     pub(crate) fn new(writers: Writers, queue: Queue<ObjectKey>) -> Self {
         Self { writers, queue, table: Arc::default() }
     }
 
     /// Submits an order for `key`. `refused` are the pools that refused this claim before, as [`Orders::look`] gave them.
-    pub(crate) fn submit(
-        &self,
-        key: &ObjectKey,
-        pool: &str,
-        order: Order,
-        mut refused: Vec<(String, Refused)>,
-    ) {
+    pub(crate) fn submit(&self, key: &ObjectKey, pool: &str, order: Order, refused: Refusals) {
+        let refused = {
+            let mut table = self.table();
+            let entry = table.entry(key.clone()).or_default();
+            entry.submit(pool, &order, refused, Instant::now())
+        };
         let (orders, key, pool_name) = (self.clone(), key.clone(), pool.to_owned());
-        {
-            let (mut table, now) = (self.table(), Instant::now());
-            let entry = table.entry(key.clone()).or_default();
-            let refused_before =
-                |failed: &FailedOrder| failed.retry_in(now).is_some() && !failed.refused.is_empty();
-            if order.is_claim() && entry.failed_claims_like(&order).any(|failed| refused_before(failed)) {
-                // they refused a claim that the object has given up
-                refused.clear();
-                entry.failed_claims_like(&order).for_each(|failed| failed.refused.clear());
-            }
-            let outdated = !refused.is_empty() && !matches!(entry.state, State::Taken);
-            entry.state = State::UnderWay { pool: pool_name.clone(), order: order.clone(), outdated };
-        }
         let namespace = key.namespace.clone();
-        self.writers.submit(&namespace, pool, order.clone(), move |result| {
-            let mut table = orders.table();
-            let entry = table.entry(key.clone()).or_default();
-            let outdated = entry.is_outdated();
-            entry.state = State::Idle;
-            match result {
-                Err(failure) if !matches!(failure, Failure::Refused(_)) => {
-                    if outdated {
-                        refused.clear();
-                    }
-                    entry.failed(pool_name, order, failure, refused);
-                }
-                answer => {
-                    // one address of a family is all that an object claims
-                    if order.is_claim() && answer.is_ok() {
-                        entry.failed_claims_like(&order).for_each(|failed| failed.is_over = true);
-                    }
-                    entry.failed.retain(|failed| !failed.is_over && !failed.is_for(&pool_name, &order));
-                    entry.state = match answer {
-                        Ok(Answer::RecordedAnew(address)) => State::Recorded(pool_name, address),
-                        Err(Failure::Refused(why)) if !outdated => {
-                            refused.push((pool_name, why));
-                            State::Refused(refused)
-                        }
-                        _ => State::Idle,
-                    };
-                    if entry.is_empty() {
-                        table.remove(&key);
-                    }
+        self.writers.submit(&namespace, pool, order.clone(), move |result, is_of_newest| {
+            {
+                let mut table = orders.table();
+                let entry = table.entry(key.clone()).or_default();
+                entry.answer(pool_name, order, (result, is_of_newest), refused, Instant::now());
+                if entry.is_empty() {
+                    table.remove(&key);
                 }
             }
-            drop(table);
             orders.queue.add(key);
+        });
+    }
+
+    /// Has the pool say what is true of it, in the turn of the namespace whose object gave cause. `pools` hears where that
+    /// failed.
+    pub(crate) fn refresh(&self, namespace: &str, pool: &str, pools: &Queue<ObjectKey>) {
+        let (key, pools) = (ObjectKey::new("", pool), pools.clone());
+        self.writers.submit(namespace, pool, Order::Refresh, move |result, _| {
+            if result.is_err() {
+                pools.add(key);
+            }
         });
     }
 
@@ -302,21 +77,11 @@ impl Orders {
     }
 
     /// A pool has changed in a way that may help the load balancer to an address: answers to claims from before count for
-    /// nothing.
-    pub(crate) fn outdate(&self, key: &ObjectKey) {
+    /// nothing. `changed` is the only pool that may help.
+    pub(crate) fn outdate(&self, key: &ObjectKey, changed: Option<&str>) {
         let mut table = self.table();
         let Some(entry) = table.get_mut(key) else { return };
-        match &mut entry.state {
-            State::UnderWay { outdated, .. } => *outdated = true,
-            State::Refused(_) | State::Taken => entry.state = State::Idle,
-            State::Idle | State::Recorded(..) => {}
-        }
-        for failed in entry.failed_claims() {
-            failed.refused.clear();
-            if failed.unreported.is_none() {
-                failed.again_at = Instant::now();
-            }
-        }
+        entry.outdate(changed, Instant::now());
     }
 
     /// The load balancer is gone and has nothing more to order.
@@ -329,23 +94,15 @@ impl Orders {
     }
 }
 
-/// The time until an order that could not be written may be sent again.
-fn pause(error: &WriteError, failure: &Failure, failures: u32) -> Duration {
-    if error.is_denied {
-        return UNWATCHED_AGAIN;
-    }
-    let asked = writer::asked_to_wait(failure).unwrap_or_default();
-    controller_kit::backoff(failures).max(asked)
-}
-
 #[cfg(test)]
 mod tests {
+    use ipam::Family;
     use program::{Clock, TaskGroup};
 
-    use super::*;
+    use super::{entry::State, *};
     use crate::{
         caches::{Caches, no_server},
-        pool::{Orphans, PoolIndex},
+        pool::{Failure, Orphans, PoolIndex, Refused},
     };
 
     /// In a cluster without pools and without server: claims are refused at once.
@@ -367,7 +124,7 @@ mod tests {
             let refused = refusals();
             assert_eq!(refused.len(), 1);
             if changed {
-                orders.outdate(&key);
+                orders.outdate(&key, None);
             }
             orders.submit(&key, "core", claim(), refused);
             assert_eq!(refusals().into_iter().map(|(pool, _)| pool).collect::<Vec<_>>(), expected);
@@ -392,7 +149,9 @@ mod tests {
 
     fn fail(orders: &Orders, key: &ObjectKey, pool: &str, order: Order, refused: Vec<(String, Refused)>) {
         let failure = Failure::Contended { pool: pool.to_owned() };
-        orders.table().entry(key.clone()).or_default().failed(pool.to_owned(), order, failure, refused);
+        let mut table = orders.table();
+        let entry = table.entry(key.clone()).or_default();
+        entry.fail(pool.to_owned(), order, failure, refused, Instant::now());
     }
 
     // the first pool may have room again, and refuses without a write where it has none
@@ -411,10 +170,10 @@ mod tests {
     async fn a_change_of_pools_before_anybody_heard_of_a_failure_outdates_the_refusals_before_it() {
         let (orders, key) = (orders(), ObjectKey::new("shop", "web"));
         behind_a_failed_claim(&orders, &key);
-        orders.outdate(&key);
+        orders.outdate(&key, None);
         let outcome = orders.look(&key);
         assert_eq!((outcome.refused.len(), outcome.pending.failed.len()), (0, 1));
-        orders.outdate(&key);
+        orders.outdate(&key, None);
         assert!(orders.look(&key).pending.is_empty(), "a change after that lets the claim be sent again");
     }
 
@@ -492,7 +251,7 @@ mod tests {
                 assert_eq!(refused_by(&orders, &key), ["full", "one"]);
             }
             let refused = orders.look(&key).refused;
-            orders.outdate(&key);
+            orders.outdate(&key, None);
             orders.submit(&key, "one", claim_of(asked), refused);
             assert!(refused_by(&orders, &key).is_empty(), "a pool has changed since");
         }

@@ -104,7 +104,7 @@ impl PoolNews {
     /// A pool has changed. A claim is no news: in a burst there is one for each of those who wait.
     pub(crate) fn pool_changed(&self, old: Option<&IPPool>, new: Option<&IPPool>) {
         if let Some(news) = news(old, new, |addresses| self.index.offering(addresses)) {
-            self.tell(&news);
+            self.tell(&news, new.and_then(|pool| pool.metadata.name.as_deref()));
         }
     }
 
@@ -117,12 +117,12 @@ impl PoolNews {
     pub(crate) fn tenant_changed(&self, change: &Change<RawObject<LoadBalancer>>) {
         let Some(pools) = self.index.pools_of_moved(change) else { return };
         // a refusal may be on its way that counted it for the former one
-        self.orders.outdate(&change.key);
+        self.orders.outdate(&change.key, None);
         self.queue.add(change.key.clone());
-        // a tenant that held more than its quota gives may hold less now
-        pools.iter().for_each(|pool| self.pools.add(ObjectKey::new("", pool)));
+        // a tenant that held more than its quota gives may hold less now; it may write its objects as often as it likes
+        pools.iter().for_each(|pool| self.orders.refresh(&change.key.namespace, pool, &self.pools));
         if !pools.is_empty() {
-            self.tell(&News::Freed { addresses: BTreeSet::new(), pools });
+            self.tell(&News::Freed { addresses: BTreeSet::new(), pools }, None);
         }
     }
 
@@ -132,13 +132,18 @@ impl PoolNews {
         let free: Vec<_> = addresses.iter().copied().filter(free).collect();
         if !free.is_empty() {
             let pools = self.index.offering(&free);
-            self.tell(&News::Freed { addresses: free.into_iter().collect(), pools });
+            self.tell(&News::Freed { addresses: free.into_iter().collect(), pools }, None);
         }
     }
 
-    fn tell(&self, news: &News) {
+    /// `changed` is the pool whose change the news is.
+    fn tell(&self, news: &News, changed: Option<&str>) {
+        let helps = changed.filter(|name| match news {
+            News::Freed { pools, .. } => pools.iter().all(|pool| pool == name),
+            News::Choice => false,
+        });
         for key in self.waiters.concerned_by(news) {
-            self.orders.outdate(&key);
+            self.orders.outdate(&key, helps);
             self.queue.add(key);
         }
     }

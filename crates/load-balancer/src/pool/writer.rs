@@ -15,7 +15,7 @@ use controller_kit::{Cache, ObjectKey, RawObject, replace};
 use harvester_api::IPPool;
 use ip_pools::CheckedPool;
 use ipam::Turns;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt as _};
 use program::{Clock, TaskGroup};
 use tokio::{
     sync::{mpsc, oneshot},
@@ -69,12 +69,13 @@ struct OnAnswer {
     call: Option<Call>,
 }
 
-type Call = Box<dyn FnOnce(Result<Answer, Failure>) + Send>;
+/// Hears also whether the answer rests on the newest version of the pool that is known.
+type Call = Box<dyn FnOnce(Result<Answer, Failure>, bool) + Send>;
 
 impl OnAnswer {
-    fn answer(mut self, result: Result<Answer, Failure>) {
+    fn answer(mut self, result: Result<Answer, Failure>, is_of_newest: bool) {
         if let Some(call) = self.call.take() {
-            call(result);
+            call(result, is_of_newest);
         }
     }
 }
@@ -82,7 +83,7 @@ impl OnAnswer {
 impl Drop for OnAnswer {
     fn drop(&mut self) {
         if let Some(call) = self.call.take() {
-            call(Err(Failure::Ended { pool: std::mem::take(&mut self.pool) }));
+            call(Err(Failure::Ended { pool: std::mem::take(&mut self.pool) }), false);
         }
     }
 }
@@ -145,7 +146,7 @@ impl Writers {
         namespace: &str,
         pool: &str,
         order: Order,
-        on_answer: impl FnOnce(Result<Answer, Failure>) + Send + 'static,
+        on_answer: impl FnOnce(Result<Answer, Failure>, bool) + Send + 'static,
     ) {
         self.send(Some(namespace.to_owned()), pool, order, on_answer);
     }
@@ -155,10 +156,10 @@ impl Writers {
         asked_by: Option<String>,
         pool: &str,
         order: Order,
-        on_answer: impl FnOnce(Result<Answer, Failure>) + Send + 'static,
+        on_answer: impl FnOnce(Result<Answer, Failure>, bool) + Send + 'static,
     ) {
         if self.0.pools.get(&ObjectKey::new("", pool)).is_none() {
-            return on_answer(absent(pool, &order));
+            return on_answer(absent(pool, &order), true);
         }
         let on_answer = OnAnswer { pool: pool.to_owned(), call: Some(Box::new(on_answer)) };
         // a task that has just ended: the job that comes back answers by its drop
@@ -172,7 +173,7 @@ impl Writers {
     pub(crate) async fn order(&self, pool: &str, order: Order) -> Result<Answer, Failure> {
         let (answer, answered) = oneshot::channel();
         // the caller may be gone; the record stands, and the holder's next claim adopts it
-        self.send(None, pool, order, move |result| drop(answer.send(result)));
+        self.send(None, pool, order, move |result, _| drop(answer.send(result)));
         answered.await.unwrap_or_else(|_| Err(Failure::Ended { pool: pool.to_owned() }))
     }
 
@@ -245,25 +246,33 @@ async fn work(shared: Arc<Shared>, pool: String, mut jobs: mpsc::UnboundedReceiv
             }
         }
         pace.go_by(shared.apart(&pool));
-        let Waiting { jobs: batch, askers } = waiting.take(&pace);
+        let batch = waiting.take(&pace, |orders| would_write(&shared, &pool, orders, turns));
         if batch.is_empty() {
             continue;
         }
         let (orders, answers): (Vec<_>, Vec<_>) =
-            batch.into_iter().map(|job| (job.order, job.on_answer)).unzip();
-        let mut was_sent = false;
-        let results = match write(&shared, &pool, &orders, &mut unsettled, &mut turns, &mut was_sent).await {
+            batch.into_iter().map(|job| (job.order, (job.asked_by, job.on_answer))).unzip();
+        let mut rests_on = RestsOn::default();
+        let results = match write(&shared, &pool, &orders, &mut unsettled, &mut turns, &mut rests_on).await {
             Ok(results) => results,
             Err(failure) => {
                 paused_until = Instant::now() + asked_to_wait(&failure).unwrap_or_default();
                 vec![Err(failure); orders.len()]
             }
         };
-        if was_sent {
-            pace.caused(askers.iter().flatten());
+        let (mut causes, mut answered) = (BTreeSet::new(), Vec::new());
+        for ((asked_by, on_answer), result) in answers.into_iter().zip(results) {
+            if !matches!(result, Err(Failure::Refused(_))) {
+                causes.extend(asked_by);
+            }
+            answered.push((on_answer, result));
         }
-        for (on_answer, result) in answers.into_iter().zip(results) {
-            on_answer.answer(result);
+        if rests_on.was_sent {
+            pace.caused(&causes);
+        }
+        let newest = shared.pools.get(&ObjectKey::new("", &pool)).and_then(|pool| pool.resource_version());
+        for (on_answer, result) in answered {
+            on_answer.answer(result, newest == rests_on.version);
         }
     }
 }
@@ -292,22 +301,36 @@ impl Waiting {
         self.askers.iter().map(turn).min()
     }
 
-    /// What is carried out now. While no namespace has its turn, that is what no object asks for, which would cause a write for each of
-    /// theirs: a pool is looked at after each release.
-    fn take(&mut self, pace: &Pace) -> Self {
+    /// What is carried out now: what no object asks for, and the orders of the namespaces that have their turn. Where these
+    /// cause a write it takes along the others; a claim that is refused does not, and neither does what no object asks for: a
+    /// pool is looked at after each release.
+    fn take(&mut self, pace: &Pace, would_write: impl FnOnce(&[Order]) -> bool) -> Vec<Job> {
         let now = Instant::now();
-        if self.askers.iter().flatten().any(|namespace| pace.has_turn(namespace, now)) {
-            return std::mem::take(self);
+        let has_turn =
+            |asker: &Option<String>| asker.as_deref().is_none_or(|namespace| pace.has_turn(namespace, now));
+        let (due, late): (BTreeSet<_>, BTreeSet<_>) =
+            std::mem::take(&mut self.askers).into_iter().partition(has_turn);
+        let is_due = |job: &Job| due.contains(&job.asked_by);
+        let due_orders = || -> Vec<_> {
+            self.jobs.iter().filter(|job| is_due(job)).map(|job| job.order.clone()).collect()
+        };
+        if late.is_empty() || due.iter().any(Option::is_some) && would_write(&due_orders()) {
+            return std::mem::take(&mut self.jobs);
         }
-        let askers: BTreeSet<_> = self.askers.take(&None).into_iter().collect();
-        if askers.is_empty() {
-            return Self::default();
-        }
-        let (jobs, waits) =
-            std::mem::take(&mut self.jobs).into_iter().partition(|job| job.asked_by.is_none());
+        self.askers = late;
+        let (taken, waits) = std::mem::take(&mut self.jobs).into_iter().partition(is_due);
         self.jobs = waits;
-        Self { jobs, askers }
+        taken
     }
+}
+
+/// Whether these orders cause a write, if nobody writes the pool first.
+fn would_write(shared: &Shared, pool: &str, orders: &[Order], turns: Turns) -> bool {
+    let read = shared.pools.get(&ObjectKey::new("", pool));
+    read.is_none_or(|read| {
+        let look = Look::at(shared, pool, &read);
+        batch::decide(look.seen(&read, turns, shared.limit), orders).put.is_some()
+    })
 }
 
 /// The wait that the server asked for, as long as everybody who needs the pool can wait.
@@ -320,13 +343,22 @@ pub(super) fn asked_to_wait(failure: &Failure) -> Option<Duration> {
     }
 }
 
+/// What the answers to a batch rest on.
+#[derive(Default)]
+struct RestsOn {
+    /// A PUT was sent, whatever became of it.
+    was_sent: bool,
+    /// The version that was written, or else the one that was read.
+    version: Option<String>,
+}
+
 async fn write(
     shared: &Shared,
     name: &str,
     orders: &[Order],
     unsettled: &mut Vec<Unsettled>,
     turns: &mut Turns,
-    was_sent: &mut bool,
+    rests_on: &mut RestsOn,
 ) -> Result<Vec<Result<Answer, Failure>>, Failure> {
     let key = ObjectKey::new("", name);
     let failed = |source| Failure::Write { pool: name.to_owned(), source: Arc::new(source) };
@@ -334,6 +366,7 @@ async fn write(
     let Some(mut read) = shared.pools.get(&key) else { return gone() };
     for _ in 0..CONFLICTS {
         let look = Look::at(shared, name, &read);
+        rests_on.version = read.resource_version();
         let decision = batch::decide(look.seen(&read, *turns, shared.limit), orders);
         let turned = decision.turns;
         let answers = || decision.answers.into_iter().map(|answer| answer.map_err(Failure::from)).collect();
@@ -345,11 +378,12 @@ async fn write(
         if decision.recorded.iter().any(recorded_elsewhere) {
             continue;
         }
-        *was_sent = true;
+        rests_on.was_sent = true;
         match replace::<IPPool>(&shared.client, &json).await {
             Ok(written) => {
                 tracing::debug!(pool = name, orders = orders.len(), "pool written");
                 let reverted = status_reverted::record(&json, &written);
+                rests_on.version = written.resource_version();
                 note(&shared.pools, &shared.index, written);
                 // each of them was made from an older version
                 unsettled.clear();

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use harvester_api::{ConditionStatus, IPPool, LoadBalancer, annotations};
+use harvester_api::{ConditionStatus, IPPool, LoadBalancer, annotations, labels};
 use kube::ResourceExt as _;
 use load_balancer::PoolChoice;
 use serde_json::{Value, json};
@@ -49,6 +49,12 @@ async fn rests(cluster: &TestCluster) -> String {
 async fn edit(cluster: &TestCluster, spec: Value) {
     cluster.harvester.patch::<IPPool>("edge", json!({"spec": spec})).await;
     cluster.settle().await;
+}
+
+/// Gives a load balancer the label of a guest cluster.
+async fn move_to(cluster: &TestCluster, name: &str, guest_cluster: &str) {
+    let label = json!({"metadata": {"labels": {labels::CLUSTER: guest_cluster}}});
+    cluster.harvester.patch::<LoadBalancer>(&format!("team-a/{name}"), label).await;
 }
 
 /// As the cloud controller manager makes it for a Service that requires both families.
@@ -112,6 +118,33 @@ test_cluster::component_tests! {
         cluster.settle().await;
         assert_eq!(address_of(&cluster, "any").await, "192.0.2.30");
         assert_eq!(address_of(&cluster, "named").await, "");
+    }
+
+    // each write sends everybody's records
+    #[simulated_only("little time passes between two writes of an object")]
+    async fn an_object_that_changes_its_guest_cluster_again_and_again_has_a_large_pool_written_at_the_pace_of_its_namespace(
+        cluster: TestCluster
+    ) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        let quota = json!([{"guestCluster": "blue", "max": 1}]);
+        edit(&cluster, json!({"description": "x".repeat(70_000), "quota": quota})).await;
+        for name in ["first", "second"] {
+            load_balancer(&cluster, name, "").await;
+            move_to(&cluster, name, "blue").await;
+        }
+        cluster.advance(Duration::from_secs(60)).await;
+        cluster.harvester.forget_requests();
+        for turn in 0..400 {
+            move_to(&cluster, "second", ["red", "blue"][turn % 2]).await;
+            cluster.advance(Duration::from_millis(1)).await;
+        }
+        let is_pool = |request: &&Request| request.is_write() && request.resource() == "ippools";
+        let puts = work(&cluster).iter().filter(is_pool).count();
+        assert!((150..=205).contains(&puts), "{puts}");
+        cluster.advance(Duration::from_secs(1)).await;
+        let told = record_of(&cluster, "edge").await.conditions[0].message.clone();
+        assert!(told.ends_with("by guest cluster blue of namespace team-a"), "{told}");
     }
 
     // docs/contract/load-balancer.md#9.4, rule 5: the webhook refuses this; here it was away

@@ -1,6 +1,9 @@
 //! How often one namespace may have a pool written: each write sends the whole object, with everybody's records.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -48,11 +51,11 @@ impl Pace {
         self.turn(namespace).is_none_or(|turn| turn <= now)
     }
 
-    /// These namespaces asked for a write that was sent; it counts for those whose turn it was.
-    pub(super) fn caused<'a>(&mut self, askers: impl Iterator<Item = &'a String>) {
+    /// A write that was sent had orders of these namespaces in it, refused claims apart; it counts for those whose turn it was.
+    pub(super) fn caused(&mut self, namespaces: &BTreeSet<String>) {
         let now = Instant::now();
         self.settled.retain(|_, settled| *settled > now);
-        for namespace in askers {
+        for namespace in namespaces {
             if self.has_turn(namespace, now) {
                 *self.settled.entry(namespace.clone()).or_insert(now) += self.apart;
             }
@@ -69,7 +72,7 @@ mod tests {
     fn what_a_namespace_has_written_counts_from_the_first_time_on() {
         let mut pace = Pace::default();
         pace.go_by(APART_WHERE_LARGE);
-        pace.caused([&"shop".to_owned()].into_iter());
+        pace.caused(&["shop".to_owned()].into());
         assert!(pace.settled.contains_key("shop"));
         assert!(pace.has_turn("lab", Instant::now()));
     }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use controller_kit::Queue;
 use harvester_api::finalizers;
 use http::{Request, Response, StatusCode};
 use kube::{ResourceExt as _, client::Body};
@@ -9,11 +10,13 @@ use serde_json::json;
 use tokio::time::advance;
 
 use super::*;
+use crate::pool::{Orders, PoolNews, PoolWaiters, WaitingFor};
 
 /// Two pools with the one address 10.0.0.10; the first is the older.
 struct World {
     caches: Caches,
     writers: Writers,
+    index: PoolIndex,
     /// The server answers no PUT.
     is_away: Arc<AtomicBool>,
     /// The server asks to wait for thirty seconds.
@@ -73,13 +76,13 @@ fn world() -> World {
     let client = Client::new(server, "default");
     let index = PoolIndex::follow(&caches);
     let clock = Clock::system();
-    let writers = Writers::new(client, clock, tasks.clone(), &caches, index, Orphans::default());
+    let writers = Writers::new(client, clock, tasks.clone(), &caches, index.clone(), Orphans::default());
     let freed = Arc::new(Mutex::new(Vec::new()));
     let heard = freed.clone();
     writers.on_free(move |addresses| heard.lock().unwrap().extend_from_slice(addresses));
     caches.pools.wrote(pool("older", 7));
     caches.pools.wrote(pool("younger", 8));
-    World { caches, writers, is_away, is_busy, puts, freed, tasks }
+    World { caches, writers, index, is_away, is_busy, puts, freed, tasks }
 }
 
 fn claim(holder: &str) -> Order {
@@ -134,8 +137,8 @@ async fn a_server_that_asks_to_wait_gets_no_put_of_the_pool_from_anybody_before_
 async fn a_task_that_panics_answers_what_it_had_taken_on_and_the_next_one_goes_on() {
     let world = world();
     let (answer, answered) = oneshot::channel();
-    world.writers.submit("shop", "older", Order::Refresh, |_| panic!("a fault of ours"));
-    world.writers.submit("shop", "older", Order::Refresh, move |result| drop(answer.send(result)));
+    world.writers.submit("shop", "older", Order::Refresh, |_, _| panic!("a fault of ours"));
+    world.writers.submit("shop", "older", Order::Refresh, move |result, _| drop(answer.send(result)));
     let answered = answered.await.unwrap();
     assert!(matches!(&answered, Err(Failure::Ended { pool }) if pool == "older"), "{answered:?}");
     world.writers.order("older", Order::Refresh).await.unwrap();
@@ -166,7 +169,7 @@ fn the_index_knows_the_newest_version_though_nobody_has_told_it_yet() {
 /// What an object of the namespace orders, and its answer.
 async fn ordered(writers: &Writers, namespace: &str, order: Order) -> Result<Answer, Failure> {
     let (answer, answered) = oneshot::channel();
-    writers.submit(namespace, "older", order, move |result| drop(answer.send(result)));
+    writers.submit(namespace, "older", order, move |result, _| drop(answer.send(result)));
     answered.await.unwrap()
 }
 
@@ -187,9 +190,14 @@ fn grow(world: &World) {
 }
 
 fn describe(world: &World, description: &str) {
+    edit(world, |pool| pool["spec"]["description"] = description.into());
+}
+
+/// Writes the older pool anew, without records.
+fn edit(world: &World, edit: impl FnOnce(&mut serde_json::Value)) {
     let version = 10_000 + world.puts.fetch_add(1, Ordering::Relaxed);
     let mut json = pool("older", u64::try_from(version).unwrap()).json();
-    json["spec"]["description"] = description.into();
+    edit(&mut json);
     world.caches.pools.wrote(RawObject::from_json(json).unwrap());
 }
 
@@ -233,12 +241,94 @@ async fn what_another_namespace_has_written_takes_along_what_waits() {
     let before = world.puts.load(Ordering::Relaxed);
     let (waits, other) = tokio::join!(
         ordered(&world.writers, "shop", claim("shop/web")),
-        ordered(&world.writers, "lab", release("lab/api")),
+        ordered(&world.writers, "lab", claim("lab/api")),
     );
     waits.unwrap();
-    other.unwrap();
+    assert!(matches!(other, Err(Failure::Refused(_))), "it would have got the address: {other:?}");
     assert_eq!(start.elapsed(), Duration::ZERO);
     assert_eq!(world.puts.load(Ordering::Relaxed) - before, 1);
+}
+
+// who waits for a full pool is woken by whatever changes in it, and would carry out what its cause has to wait with
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_refused_takes_along_nothing_that_waits() {
+    let world = world();
+    grow(&world);
+    ordered(&world.writers, "shop", claim("shop/web")).await.unwrap();
+    for order in [release("shop/web"), claim("shop/web")].into_iter().cycle().take(200) {
+        ordered(&world.writers, "shop", order).await.unwrap();
+    }
+    let (start, before) = (Instant::now(), world.puts.load(Ordering::Relaxed));
+    let refused = async {
+        let refused = ordered(&world.writers, "lab", claim("lab/api")).await;
+        assert!(matches!(refused, Err(Failure::Refused(_))), "{refused:?}");
+        (start.elapsed(), world.puts.load(Ordering::Relaxed))
+    };
+    let (released, refused) = tokio::join!(ordered(&world.writers, "shop", release("shop/web")), refused);
+    released.unwrap();
+    assert_eq!(refused, (Duration::ZERO, before));
+    assert_eq!(world.puts.load(Ordering::Relaxed), before + 1);
+}
+
+// a tenant that makes and deletes objects again and again has a release in each batch
+#[tokio::test(start_paused = true)]
+async fn a_refusal_counts_also_if_somebody_released_an_address_in_the_same_write() {
+    let world = world();
+    let World { caches, writers, index, .. } = &world;
+    caches.pools.gone(&ObjectKey::new("", "younger"), "younger");
+    let (queue, waiters, key) = (Queue::new(), PoolWaiters::default(), ObjectKey::new("lab", "api"));
+    let orders = Orders::new(writers.clone(), queue.clone());
+    let news = PoolNews {
+        waiters: waiters.clone(),
+        index: index.clone(),
+        orders: orders.clone(),
+        queue,
+        pools: Queue::new(),
+    };
+    caches.pools.on_change(move |change| {
+        news.pool_changed(
+            change.old.as_deref().map(|pool| &**pool),
+            change.new.as_deref().map(|pool| &**pool),
+        );
+    });
+    edit(&world, |pool| pool["spec"]["quarantineSeconds"] = 60.into());
+    ordered(writers, "shop", claim("shop/web")).await.unwrap();
+    waiters.enter(&key, WaitingFor::Anything);
+    let before = world.puts.load(Ordering::Relaxed);
+    orders.submit(&key, "older", claim("lab/api"), Vec::new());
+    ordered(writers, "shop", release("shop/web")).await.unwrap();
+    assert_eq!(world.puts.load(Ordering::Relaxed), before + 1);
+    let refused: Vec<_> = orders.look(&key).refused.into_iter().map(|(pool, _)| pool).collect();
+    assert_eq!(refused, ["older"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_claim_counts_for_no_write_that_another_namespace_caused() {
+    let world = world();
+    let World { writers, .. } = &world;
+    edit(&world, |pool| {
+        pool["spec"]["description"] = "x".repeat(70_000).into();
+        // nobody gets what shop released
+        pool["spec"]["quarantineSeconds"] = 60.into();
+    });
+    let start = Instant::now();
+    for _ in 0..90 {
+        let claims = tokio::join!(
+            ordered(writers, "shop", claim("shop/web")),
+            ordered(writers, "lab", claim("lab/api"))
+        );
+        let releases = tokio::join!(
+            ordered(writers, "lab", claim("lab/api")),
+            ordered(writers, "shop", release("shop/web"))
+        );
+        assert!(claims.0.is_ok() && claims.1.is_err() && releases.0.is_err() && releases.1.is_ok());
+    }
+    grow(&world);
+    for _ in 0..100 {
+        ordered(writers, "lab", claim("lab/api")).await.unwrap();
+        ordered(writers, "lab", release("lab/api")).await.unwrap();
+    }
+    assert_eq!(start.elapsed(), Duration::ZERO);
 }
 
 // the pool's own controller looks at it after each release

@@ -229,7 +229,7 @@ fn what_rests_keeps_its_last_holder_in_a_full_record() {
         let told = &written.status.as_ref().unwrap().conditions[0];
         let rests = annotation(&written).unwrap().contains("10.0.0.10");
         assert_eq!(told.reason == "NoRoomForRests", !rests, "{told:?} at {limit}");
-        assert_eq!(told.status, harvester_api::ConditionStatus::True);
+        assert_eq!(told.status, ConditionStatus::True);
     }
     assert!(was_trimmed);
 }

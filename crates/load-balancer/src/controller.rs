@@ -14,10 +14,12 @@ pub(crate) mod address;
 mod decide;
 pub mod dry_run;
 mod families;
+mod give_back;
 mod pace;
 mod refusals;
 mod requested;
 mod see;
+mod sources;
 mod status;
 
 use std::{
@@ -30,7 +32,7 @@ use controller_kit::{
     Action, Cache, ObjectKey, PendingEvent, Queue, RawObject, Recorder, error_message, replace,
 };
 use harvester_api::{IPPool, LoadBalancer};
-use k8s_openapi::api::core::v1::Service;
+use ip_pools::managers;
 use kube::{Api, Client, Resource};
 use program::{
     Clock,
@@ -45,18 +47,18 @@ use crate::{
         write::{self, DatapathKind, Deleted, Write, Written},
     },
     metrics::{Metrics, Repair},
-    ownership::{Owner, Ownership, is_labelled},
     pool::{
         Failure, Order, Orders, Orphans, PoolIndex, PoolWaiters, Refused, WaitingFor,
         orders::{Outcome, Pending},
     },
-    reuse, status_reverted,
+    status_reverted,
     vms::VmWatch,
 };
 use address::order;
 pub(crate) use decide::UNWATCHED_AGAIN;
-use decide::{Because, Plan, Release, Seen, Step};
+use decide::{Plan, Release, Seen, Step};
 pub(crate) use families::may_have_two;
+use give_back::{Answers, Next};
 pub(crate) use pace::{SlicePace, StatusPace};
 pub(crate) use refusals::Refusals;
 
@@ -380,7 +382,7 @@ impl Controller {
         }
     }
 
-    /// Reads the Service afresh before the record goes, because caches may be behind.
+    /// Asks the server what can keep the record, and has it released if nothing does.
     async fn release(
         &self,
         key: &ObjectKey,
@@ -389,53 +391,45 @@ impl Controller {
         learned: &mut Learned,
     ) -> Result<Acted, Error> {
         let Release { pool, address, because, order } = release;
-        // the record garbage collector looks after the records of objects that are gone, with growing pauses
-        let is_gone = *because == Because::Gone;
-        if is_gone && let Some(fresh) = self.read_object(key, step).await? {
-            self.caches.load_balancers.wrote(fresh);
-            learned.records_held.insert((pool.clone(), *address));
-            return Ok(Acted::Changed);
-        }
-        let service = write::read_service(&self.client, key).await;
-        let service =
-            service.map_err(|source| Error::Datapath { step: step.to_string(), key: key.clone(), source })?;
-        let service: Option<&Service> = service.as_deref();
-        if let Err(why) = reuse::may_be_given_away(key, because.holder(), *address, service) {
-            tracing::info!(load_balancer = %key, pool, %address, "not released: {why}");
-            learned.records_held.insert((pool.clone(), *address));
-            let uid = match because.holder() {
-                reuse::Holder::Gone => String::new(),
-                reuse::Holder::Moved(uid) => uid.to_owned(),
-            };
-            let owner = Owner { key: key.clone(), uid };
-            learned.held_by_stranger |=
-                service.is_some_and(|service| owner.ownership(service.meta()) == Ownership::Foreign);
-            learned.unwatched |= !is_gone && service.is_none_or(|service| !is_labelled(service.meta()));
-            if is_gone {
-                // no watch may tell of this Service: the record garbage collector looks after the record from now on
-                self.records.add(ObjectKey::new("", pool));
-            }
-            return Ok(Acted::Changed);
-        }
-        // an object that ends takes all its records along, also one that an administrator wrote back with kubectl
-        if is_gone || matches!(because, Because::Moved { .. }) {
-            let api = Api::<IPPool>::all(self.client.clone());
-            let fresh = api.get_opt(pool).await.map_err(|source| Error::Request {
-                step: step.to_string(),
-                key: key.clone(),
-                source,
-            })?;
-            if fresh.is_some_and(|fresh| ip_pools::managers::foreign(&fresh, *address).is_some()) {
-                learned.records_held.insert((pool.clone(), *address));
-                learned.unwatched |= !is_gone;
-                if is_gone {
-                    self.records.add(ObjectKey::new("", pool));
+        let mut answers = Answers::default();
+        let kept = loop {
+            match give_back::next(key, *address, because, &answers) {
+                Next::ReadObject => {
+                    let fresh = self.read_object(key, step).await?;
+                    answers.is_object_there = Some(fresh.is_some());
+                    if let Some(fresh) = fresh {
+                        self.caches.load_balancers.wrote(fresh);
+                    }
                 }
-                return Ok(Acted::Changed);
+                Next::ReadService => {
+                    let read = write::read_service(&self.client, key).await;
+                    let failed =
+                        |source| Error::Datapath { step: step.to_string(), key: key.clone(), source };
+                    answers.service = Some(read.map_err(failed)?);
+                }
+                Next::ReadPool => {
+                    let fresh = Api::<IPPool>::all(self.client.clone()).get_opt(pool).await;
+                    let failed = |source| Error::Request { step: step.to_string(), key: key.clone(), source };
+                    let maker = fresh.map_err(failed)?.and_then(|fresh| managers::foreign(&fresh, *address));
+                    answers.is_of_other_program = Some(maker.is_some());
+                }
+                Next::GiveBack => {
+                    self.orders.submit(key, pool, order.clone(), learned.refused.clone());
+                    return Ok(Acted::Ordered);
+                }
+                Next::Keep(kept) => break kept,
             }
+        };
+        if let Some(why) = kept.by_service {
+            tracing::info!(load_balancer = %key, pool, %address, "not released: {why}");
         }
-        self.orders.submit(key, pool, order.clone(), learned.refused.clone());
-        Ok(Acted::Ordered)
+        learned.records_held.insert((pool.clone(), *address));
+        learned.held_by_stranger |= kept.by_stranger;
+        learned.unwatched |= kept.unwatched;
+        if kept.left_to_collector {
+            self.records.add(ObjectKey::new("", pool));
+        }
+        Ok(Acted::Changed)
     }
 
     async fn delete_service(&self, key: &ObjectKey, uid: &str) -> Result<Acted, write::Error> {

@@ -12,6 +12,7 @@ use super::{
     address::{RecordedHolder, dual},
     decide::{Seen, SeenAddress},
     requested,
+    sources::{self, Source},
 };
 use crate::{
     caches::{is_trimmed, trimmed},
@@ -35,37 +36,44 @@ impl Controller {
         let (outranked, recorded): (Vec<_>, Vec<_>) =
             self.index.recorded_for(key).into_iter().partition(is_outranked);
         let failed = |source| Error::Datapath { step: "look".to_owned(), key: key.clone(), source };
-        let is_vm = workload == Some(WorkloadType::Vm);
-        // a new object that waits for an address has no Service
-        let needs_service = is_vm && (has.is_some() || is_dhcp(&object));
-        // a record that is not a new one may be that of an object that was made again, and its predecessor's Service may
-        // have lost our label
-        let is_first = outranked.is_empty() && recorded.iter().eq(&learned.recorded_anew);
-        let gets_an_address = object.is_some() && has.is_none() && !recorded.is_empty();
-        let cached = caches.services.get(key);
-        let is_trimmed = cached.as_ref().is_some_and(|service| is_trimmed(&**service));
-        // whatever may be written is whole
-        let is_read = is_trimmed || needs_service || gets_an_address && (is_vm || !is_first);
-        let stranger =
-            self.refusals.stranger(key).filter(|_| is_read && object.is_some() && cached.is_none());
-        let is_strangers = stranger.is_some();
-        let service = if is_strangers {
-            stranger
-        } else if is_read {
-            let found = write::find(&self.client, &caches.services, key).await.map_err(failed)?;
-            self.note_stranger(key, object.as_deref(), found.as_ref().filter(|_| cached.is_none()));
-            found
-        } else {
-            cached
+        let (cached, stranger) = (caches.services.get(key), self.refusals.stranger(key));
+        let before = sources::Cached {
+            workload,
+            address: match &object {
+                _ if has.is_some() => sources::Address::OfPool,
+                Some(lb) if lb.spec.ipam() == Ipam::Dhcp => sources::Address::Dhcp,
+                _ => sources::Address::None,
+            },
+            records: match &recorded[..] {
+                [] => sources::Records::None,
+                [one] if outranked.is_empty() && learned.recorded_anew.as_ref() == Some(one) => {
+                    sources::Records::New
+                }
+                _ => sources::Records::Older,
+            },
+            service: match &cached {
+                None => sources::CachedService::None,
+                Some(service) if is_trimmed(&**service) => sources::CachedService::Trimmed,
+                Some(_) => sources::CachedService::Whole,
+            },
+            is_strangers: stranger.is_some(),
         };
-        let needs_slice = needs_service || is_vm && (!recorded.is_empty() || service.is_some());
-        let slice = if needs_slice && !is_strangers {
-            write::find(&self.client, &caches.slices, key).await.map_err(failed)?
-        } else {
-            caches.slices.get(key)
+        let from = sources::of_service(&before);
+        let service = match from {
+            Source::Cache => cached,
+            Source::Stranger => stranger,
+            Source::Read => {
+                let found = write::find(&self.client, &caches.services, key).await.map_err(failed)?;
+                self.note_stranger(key, object.as_deref(), found.as_ref().filter(|_| cached.is_none()));
+                found
+            }
+        };
+        let slice = match sources::of_slice(&before, from, service.is_some()) {
+            Source::Read => write::find(&self.client, &caches.slices, key).await.map_err(failed)?,
+            Source::Cache | Source::Stranger => caches.slices.get(key),
         };
         let backends = match &object {
-            Some(lb) if is_vm => {
+            Some(lb) if workload == Some(WorkloadType::Vm) => {
                 let service = service.as_ref().map(|service| &***service);
                 self.datapath.see(lb, service, slice.as_ref().map(|slice| &***slice))
             }
@@ -243,8 +251,4 @@ pub(super) fn recorded_holder(
         }
         Some(_) => RecordedHolder::SomebodyElse,
     }
-}
-
-fn is_dhcp(object: &Option<Arc<RawObject<LoadBalancer>>>) -> bool {
-    object.as_ref().is_some_and(|lb| lb.spec.ipam() == Ipam::Dhcp)
 }

@@ -146,7 +146,7 @@ fn main() -> ExitCode {
         Part::NodeDriver => node_driver::cli::main(args),
         Part::CsiDriver => csi_driver::cli::main(args),
         Part::CloudConfig => credentials::cli::main(args),
-        Part::Explain => diagnosis::cli::main(args),
+        Part::Explain => diagnosis::explain::cli::main(args),
         Part::Doctor => diagnosis::doctor::cli::main(args),
         Part::Orphans => diagnosis::orphans::cli::main(args),
         Part::Status => diagnosis::status::cli::main(args),

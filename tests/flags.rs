@@ -23,7 +23,7 @@ fn the_document_of_flags_is_what_the_programs_parse() {
         credentials::cli::INSPECT,
         credentials::cli::ROTATE,
         credentials::serve::cli::FLAGS,
-        diagnosis::cli::FLAGS,
+        diagnosis::explain::cli::FLAGS,
         diagnosis::doctor::cli::FLAGS,
         diagnosis::orphans::cli::FLAGS,
         diagnosis::status::cli::FLAGS,

@@ -20,7 +20,7 @@ pub(crate) type Row = (String, String);
 /// The rows of the page.
 #[derive(Debug, Default)]
 pub(crate) struct Model {
-    rows: BTreeMap<Arc<str>, Known>,
+    rows: BTreeMap<Arc<str>, Versioned>,
     /// The names of rows by the version of their last change.
     log: BTreeMap<u64, Arc<str>>,
     /// The versions in `log` at which a row went, oldest first.
@@ -32,7 +32,7 @@ pub(crate) struct Model {
 }
 
 #[derive(Debug)]
-struct Known {
+struct Versioned {
     version: u64,
     json: Arc<str>,
 }
@@ -78,7 +78,7 @@ impl Model {
         former.map(|version| self.log.remove(&version));
         self.version += 1;
         self.log.insert(self.version, name.clone());
-        self.rows.insert(name, Known { version: self.version, json: Arc::from(json) });
+        self.rows.insert(name, Versioned { version: self.version, json: Arc::from(json) });
     }
 
     pub(crate) fn remove(&mut self, name: &str) {

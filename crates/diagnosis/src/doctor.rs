@@ -18,7 +18,7 @@ use serde::Serialize;
 pub use checks::CHECKS;
 use facts::Facts;
 
-use crate::{explain::cut, screen::Colour};
+use crate::screen::{Colour, cut};
 
 /// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -63,6 +63,14 @@ impl Outcome {
 
     fn not_asked(why: impl Into<String>) -> Self {
         Self::new(Verdict::NotAsked, why.into(), None)
+    }
+
+    /// The same, with a remark.
+    fn and(mut self, note: Option<&str>) -> Self {
+        if let Some(note) = note {
+            self.sentence = format!("{}; {note}", self.sentence);
+        }
+        self
     }
 
     fn waits_for(id: &'static str) -> Self {

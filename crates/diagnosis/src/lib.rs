@@ -1,38 +1,26 @@
-//! `explain service NAMESPACE/NAME`: what is decided about one Service, by which rule, from which objects, and what would
-//! change it.
+//! Tools for people who look at a guest cluster and its Harvester. Only `orphans --delete` writes.
 //!
-//! ```text
-//!  guest      Service, Services, Nodes, Events, Lease ──┐           the functions of the running parts
-//!                                                       ├─► read ──► cloud_controller_manager::…::dry_run ─┐
-//!  Harvester  LoadBalancers, VMs, pools ────────────────┘       └──► load_balancer::dry_run ───────────────┴─► report
-//! ```
-//! * `access`: clients that can only read.
-//! * `read`: one list of each kind, in the caches that the running programs watch. A request that the server refuses is
-//!   named, and the rest goes on.
-//! * `explain`: a pure function from what was read to the [`report`]; `headline` is its first sentence.
-//! * `text` prints the report for people; as JSON it is the shape that [`report`] documents.
+//! | Room | What it says |
+//! |---|---|
+//! | [`explain`] | what is decided about one Service, by which rule, from which objects, and what would change it |
+//! | [`doctor`] | what of both clusters is in order, and what is not, one line for each check |
+//! | [`orphans`] | what is left behind on Harvester |
+//! | [`status`] | both clusters on one screen |
 //!
-//! [`doctor`] looks at both clusters instead of at one Service; [`orphans`] at what is left behind on Harvester;
-//! [`status`] shows both clusters on one screen.
-//!
-//! There is no second copy of a rule here: the crate calls the decisions of the cloud controller manager, of its service
-//! controller and of the load balancer.
+//! They share: `access`, clients that can only read; `flags`, of all of them; `whose`, what proves whose an object is; `json`, fields
+//! of objects as they were read; [`screen`], text for terminals; `shell`, values in commands that people paste.
 
 #![forbid(unsafe_code)]
 
 mod access;
-pub mod cli;
 pub mod doctor;
-mod explain;
-mod headline;
+pub mod explain;
+mod flags;
+mod json;
 pub mod orphans;
-mod read;
-pub mod report;
 pub mod screen;
 mod shell;
 pub mod status;
-mod text;
+mod whose;
 
 pub use access::read_only;
-pub use read::{Assumed, Clusters, Error, explain};
-pub use text::render;

@@ -6,9 +6,7 @@
 //! * Harvester is read before the guest cluster: whatever was made for a Service meanwhile has its Service in the lists.
 //! * `decide` is a pure function of what was read. Whatever a living cluster may use is none of its orphans, and what
 //!   cannot be read counts as living.
-//! * Proof of whose an object is: the annotation with the guest cluster's UID, or the cluster's name on it, where that
-//!   name is on the VirtualMachines whose UIDs the Nodes have as their provider IDs, and on no other one. It is none while
-//!   a machine that has no label, and is no Node, may be of another cluster of that UID or name.
+//! * [`crate::whose`] says what proves whose an object is.
 //! * `delete` asks, decides again, writes down what is still the same object, and deletes that.
 
 pub mod cli;
@@ -106,6 +104,8 @@ pub struct Kept {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
+    /// Where on Harvester was looked.
+    pub namespace: String,
     pub orphans: Vec<Orphan>,
     pub kept: Vec<Kept>,
     /// Lists that could not be read: what they would show counts as living.
@@ -123,8 +123,15 @@ pub fn render(report: &Report) -> String {
     let mut text = String::new();
     if report.orphans.is_empty() {
         let so_far = if report.not_read.is_empty() { "" } else { ", in the lists that could be read" };
-        writeln!(text, "Nothing was found that is left behind{so_far}.").expect("a String takes any text");
+        let namespace = &report.namespace;
+        writeln!(
+            text,
+            "Nothing was found that is left behind in namespace {namespace} of Harvester{so_far}."
+        )
+        .expect("a String takes any text");
     } else {
+        writeln!(text, "Left behind in namespace {} of Harvester:\n", report.namespace)
+            .expect("a String takes any text");
         let rows = report.orphans.iter().map(|orphan| {
             let how = match orphan.delete {
                 Deletion::Asked => "asks once",

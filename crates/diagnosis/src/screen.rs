@@ -2,6 +2,16 @@
 
 use std::io::IsTerminal as _;
 
+use program::text::cut_clean;
+
+/// Longest text of others that is repeated: the longest message of an Event.
+const TEXT_MAX: usize = 1024;
+
+/// The text without what nobody sees, and cut.
+pub(crate) fn cut(text: &str) -> String {
+    cut_clean(text, TEXT_MAX)
+}
+
 /// Whether what is printed has colours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Colour(pub(crate) bool);

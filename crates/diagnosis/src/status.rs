@@ -4,14 +4,16 @@ pub mod cli;
 
 use std::fmt::Write as _;
 
-use harvester_api::{annotations, labels, names};
+use harvester_api::{annotations, names};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
     doctor::{Finding, Occasion, Verdict, examine, facts::Facts, read},
-    explain::cut,
+    json::{self, annotation, condition, is_true, key, members, name, text, uid},
+    screen::cut,
     screen::{Colour, table},
+    whose::{machine_uid, service_of},
 };
 
 /// So many lines of a table are shown; JSON has all.
@@ -68,18 +70,6 @@ pub struct Status {
     pub not_read: Vec<String>,
 }
 
-fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
-}
-
-fn key(object: &Value) -> String {
-    cut(&format!("{}/{}", text(object, "/metadata/namespace"), text(object, "/metadata/name")))
-}
-
-fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
-    object["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
-}
-
 /// What is on the screen.
 pub fn status(facts: &Facts) -> Status {
     let findings = examine(facts, Occasion::Daily);
@@ -96,7 +86,7 @@ pub fn status(facts: &Facts) -> Status {
     let mut items = |cluster: &'static str, path: &str| -> Vec<Value> {
         let answers = if cluster == "guest" { &facts.guest.answers } else { &facts.harvester.answers };
         match answers.get(path) {
-            Some(Ok(list)) => list["items"].as_array().cloned().unwrap_or_default(),
+            Some(Ok(list)) => json::items(list).to_vec(),
             Some(Err(failed)) => {
                 not_read.push(cut(&format!("{cluster}: GET {path} failed: {}", failed.why)));
                 Vec::new()
@@ -128,20 +118,12 @@ fn is_balanced(service: &Value) -> bool {
 }
 
 fn service(service: &Value, balancers: &[Value]) -> ServiceRow {
-    let entries =
-        service["status"]["loadBalancer"]["ingress"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let entries = members(&service["status"]["loadBalancer"]["ingress"]);
     let shown = |entry: &Value| entry["ip"].as_str().or_else(|| entry["hostname"].as_str()).map(cut);
     let addresses: Vec<_> = entries.iter().filter_map(shown).collect();
-    let uid = text(service, "/metadata/uid");
-    let is_its = |object: &&Value| {
-        let (labels, notes) = (&object["metadata"]["labels"], &object["metadata"]["annotations"]);
-        match notes[annotations::SERVICE_UID].as_str() {
-            Some(of) => of == uid,
-            None => {
-                labels[labels::SERVICE_NAMESPACE] == service["metadata"]["namespace"]
-                    && labels[labels::SERVICE_NAME] == service["metadata"]["name"]
-            }
-        }
+    let is_its = |object: &&Value| match annotation(object, annotations::SERVICE_UID) {
+        Some(of) => of == uid(service),
+        None => service_of(object) == key(service),
     };
     let object = balancers.iter().find(is_its);
     let because = match object.and_then(|object| condition(object, "Ready")) {
@@ -150,25 +132,25 @@ fn service(service: &Value, balancers: &[Value]) -> ServiceRow {
         None if object.is_some() => "its LoadBalancer says nothing yet".to_owned(),
         None => "it has no LoadBalancer in Harvester".to_owned(),
     };
-    let object = object.map(|object| cut(text(object, "/metadata/name"))).unwrap_or_default();
-    ServiceRow { is_served: !addresses.is_empty(), name: key(service), addresses, object, because }
+    let object = object.map(|object| cut(name(object))).unwrap_or_default();
+    ServiceRow { is_served: !addresses.is_empty(), name: cut(&key(service)), addresses, object, because }
 }
 
 fn node(node: &Value, machines: &[Value]) -> NodeRow {
-    let uid = text(node, "/spec/providerID").strip_prefix(names::PROVIDER_ID_PREFIX).unwrap_or_default();
-    let is_its = |machine: &&Value| !uid.is_empty() && text(machine, "/metadata/uid") == uid;
+    let machine_uid = machine_uid(node);
+    let is_its = |machine: &&Value| !machine_uid.is_empty() && uid(machine) == machine_uid;
     let machine = machines.iter().find(is_its);
     NodeRow {
-        is_ready: condition(node, "Ready").is_some_and(|ready| ready["status"] == "True"),
-        name: cut(text(node, "/metadata/name")),
-        machine: machine.map(|machine| cut(text(machine, "/metadata/name"))),
+        is_ready: is_true(node, "Ready"),
+        name: cut(name(node)),
+        machine: machine.map(|machine| cut(name(machine))),
         state: machine.map(|machine| cut(text(machine, "/status/printableStatus"))).unwrap_or_default(),
     }
 }
 
 fn pool(pool: &Value) -> PoolRow {
     let count = |field: &str| pool["status"][field].as_i64().unwrap_or_default();
-    PoolRow { available: count("available"), name: cut(text(pool, "/metadata/name")), total: count("total") }
+    PoolRow { available: count("available"), name: cut(name(pool)), total: count("total") }
 }
 
 /// The screen, as lines.

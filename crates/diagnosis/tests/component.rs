@@ -7,10 +7,11 @@ use std::sync::Arc;
 use cloud_provider::Duties;
 use controller_kit::ObjectKey;
 use diagnosis::{
-    Assumed, Clusters, Error,
     doctor::{Finding, Occasion, Verdict, examine, facts::Config, read::read_with},
-    explain, render,
-    report::{Report, State},
+    explain::{
+        Assumed, Clusters, Error, explain, render,
+        report::{Report, State},
+    },
 };
 use futures::FutureExt as _;
 use health_check::DialError;
@@ -349,7 +350,7 @@ component_tests! {
         assert_eq!(red(&findings), ["rights-load-balancers"], "{findings:#?}");
         assert_eq!(verdict(&findings, "rights-machines").because, Some("rights-load-balancers"));
         let rights = verdict(&findings, "rights-load-balancers");
-        assert!(rights.sentence.contains("get loadbalancers"), "{rights:?}");
+        assert!(rights.sentence.contains("list loadbalancers"), "{rights:?}");
         let findings = examined(&system, Some(away())).await;
         assert_eq!(red(&findings), ["harvester-endpoint"], "{findings:#?}");
         assert_eq!(verdict(&findings, "pools").because, Some("harvester-endpoint"));
@@ -365,6 +366,9 @@ async fn examined(system: &System, harvester: Option<Client>) -> Vec<Finding> {
         namespace: "team-a".to_owned(),
         expiry: cloud_config::expiry::Expiry::Never,
         trusts_everybody: false,
+        claims: None,
+        note: None,
+        renewal: None,
     };
     let guest = system.cluster.guest.client(User::Driver);
     examine(&read_with(&guest, Ok(config), harvester, system.clock.now()).await, Occasion::Daily)

@@ -5,7 +5,7 @@
 use diagnosis::orphans::{Deletion, Orphan, Report, decide, delete, facts};
 use harvester_api::{LoadBalancer, VirtualMachine, annotations};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Service};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Service};
 use kube::ResourceExt as _;
 use serde_json::json;
 use test_cluster::{TestCluster, User, component_tests};
@@ -43,6 +43,8 @@ async fn prepare(cluster: &TestCluster) {
             VOLUMES[0]
         ))
         .await;
+    let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    cluster.guest.patch_status::<Node>("n1", ready).await;
     for (name, of, service) in [("live", "blue", "web"), ("old", "blue", "gone"), ("far", "red", "web2")] {
         let uid = if of == "blue" { kubernetes.clone() } else { Some("c7".to_owned()) };
         let notes = uid.map_or(json!({}), |uid| json!({annotations::CLUSTER_UID: uid}));
@@ -159,7 +161,7 @@ component_tests! {
     async fn who_may_read_nothing_is_proposed_nothing(cluster: TestCluster) {
         prepare(&cluster).await;
         let report = report(&cluster, User::Nobody).await;
-        assert_eq!((report.orphans.len(), report.not_read.len()), (0, 7), "{report:#?}");
+        assert_eq!((report.orphans.len(), report.not_read.len()), (0, 8), "{report:#?}");
         assert_eq!(balancers(&cluster).await, ["far", "live", "old"]);
     }
 }

@@ -1,5 +1,6 @@
 //! The checks. Each is a pure function of the facts; a helper that ends with `?` answers for it where a request failed.
 
+mod credential;
 mod guest;
 mod harvester;
 mod leftovers;
@@ -8,7 +9,6 @@ mod rights;
 mod storage;
 mod workloads;
 
-use cloud_config::expiry::{Expiry, WARN_BEFORE};
 use jiff::SignedDuration;
 use serde_json::Value;
 
@@ -17,6 +17,8 @@ use super::{
     facts::{Answer, Cluster, Config, Facts, Failed, Trouble},
     read,
 };
+use crate::json::{self, text};
+use credential::{anew, life, login, rancher_credential};
 use guest::{agents, dhcp, machines, nodes, tunnel_address};
 use harvester::{conversion, crds, pools, webhook};
 use leftovers::leftovers;
@@ -210,24 +212,7 @@ fn unread(path: &str, failed: &Failed) -> Outcome {
 }
 
 fn items<'a>(cluster: &'a Cluster, path: &str) -> Result<&'a [Value], Outcome> {
-    Ok(got(cluster, path)?["items"].as_array().map(Vec::as_slice).unwrap_or_default())
-}
-
-fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
-}
-
-fn name(object: &Value) -> &str {
-    text(object, "/metadata/name")
-}
-
-/// `namespace/name`.
-fn key(object: &Value) -> String {
-    format!("{}/{}", text(object, "/metadata/namespace"), name(object))
-}
-
-fn annotation<'a>(object: &'a Value, key: &str) -> &'a str {
-    object["metadata"]["annotations"][key].as_str().unwrap_or_default()
+    Ok(json::items(got(cluster, path)?))
 }
 
 /// The first few, and how many more.
@@ -283,11 +268,14 @@ fn guest_version(facts: &Facts) -> Result<Outcome, Outcome> {
 fn cloud_config(facts: &Facts) -> Result<Outcome, Outcome> {
     Ok(match &facts.config {
         Ok(config) => {
-            Outcome::green(format!("{}: {}, namespace {}", config.file, config.server, config.namespace))
+            let found = format!("{}: {}, namespace {}", config.file, config.server, config.namespace);
+            Outcome::green(found).and(config.note.as_deref())
         }
-        Err(why) => {
-            Outcome::red(why.clone(), "make one with deploy/generate_addon.sh, and name it by --cloud-config")
-        }
+        Err(why) => Outcome::red(
+            why.clone(),
+            "with an administrator's kubeconfig of Harvester in KUBECONFIG run `deploy/generate_addon_csi.sh CLUSTER NAMESPACE \
+             --format kubeconfig > cloud-config`, and name the file by --cloud-config",
+        ),
     })
 }
 
@@ -307,7 +295,7 @@ fn ca(facts: &Facts) -> Result<Outcome, Outcome> {
     Ok(match answer(&facts.harvester, read::VERSION) {
         Err(Failed { trouble: Trouble::Certificate, why }) => Outcome::red(
             why.clone(),
-            "make the cloud-config anew: Harvester's certificate was changed, or another server answers there",
+            format!("Harvester's certificate was changed, or another server answers there: {}", anew(config)),
         ),
         _ if config.trusts_everybody => Outcome::amber(
             "insecure-skip-tls-verify is set: whoever answers there gets the token",
@@ -315,72 +303,6 @@ fn ca(facts: &Facts) -> Result<Outcome, Outcome> {
         ),
         _ => Outcome::green("the server's certificate is trusted"),
     })
-}
-
-fn login(facts: &Facts) -> Result<Outcome, Outcome> {
-    let config = config(facts)?;
-    // everybody may read /version; the list shows whether the credential counts
-    let answers = [read::balancers(&config.namespace), read::VERSION.to_owned()];
-    for failed in answers.iter().filter_map(|path| answer(&facts.harvester, path).as_ref().err()) {
-        refused(failed, "make the cloud-config anew")?;
-    }
-    got(&facts.harvester, read::VERSION)?;
-    Ok(Outcome::green("the credential is valid"))
-}
-
-/// An error where the server does not know the credential.
-fn refused(failed: &Failed, mend: &str) -> Result<(), Outcome> {
-    if failed.why.contains("clusters.management.cattle.io") {
-        return Err(Outcome::red(
-            format!("Rancher does not know this Harvester any more: {}", failed.why),
-            format!(
-                "Harvester was imported into Rancher anew (rancher issue 53642): make the cloud credential anew, then \
-                 {mend}"
-            ),
-        ));
-    }
-    if failed.trouble == Trouble::Unauthorized {
-        return Err(Outcome::red(
-            format!("Harvester refuses the credential: {}", failed.why),
-            format!("{mend}: the token was revoked or has ended (harvester issue 5827)"),
-        ));
-    }
-    Ok(())
-}
-
-fn life(facts: &Facts) -> Result<Outcome, Outcome> {
-    Ok(lasts(config(facts)?.expiry, facts, "make the cloud-config anew, or let it be rotated"))
-}
-
-fn rancher_credential(facts: &Facts) -> Result<Outcome, Outcome> {
-    let Some(credential) = &facts.rancher else {
-        return Err(Outcome::not_asked(
-            "give it by --rancher-credential: key harvestercredentialConfig-kubeconfigContent of its Secret in namespace \
-             cattle-global-data of Rancher",
-        ));
-    };
-    let mend = "renew the cloud credential in Rancher (Cluster Management → Cloud Credentials)";
-    let credential = credential.as_ref().map_err(|why| Outcome::red(why.clone(), mend))?;
-    if let Err(failed) = &credential.answer {
-        refused(failed, mend)?;
-        return Err(Outcome::red(format!("{} cannot be used: {}", credential.server, failed.why), mend));
-    }
-    Ok(lasts(credential.expiry, facts, mend))
-}
-
-/// Below a week something is wrong: what renews a credential does so earlier.
-fn lasts(expiry: Expiry, facts: &Facts, mend: &str) -> Outcome {
-    match (expiry, expiry.remaining(facts.now_in_harvester())) {
-        (Expiry::At(end), Some(left)) if !left.is_positive() => {
-            Outcome::red(format!("it ended at {end} (harvester issue 5827)"), mend)
-        }
-        (Expiry::At(end), Some(left)) if left < WARN_BEFORE => {
-            Outcome::amber(format!("it ends at {end}, in {} days", left.as_hours() / 24), mend)
-        }
-        (Expiry::At(end), _) => Outcome::green(format!("it ends at {end}")),
-        (Expiry::Never, _) => Outcome::green("it does not end"),
-        (Expiry::Unknown, _) => Outcome::not_asked("the credential does not say when it ends"),
-    }
 }
 
 /// Leases and tokens bear less.

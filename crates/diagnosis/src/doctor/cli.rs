@@ -12,7 +12,7 @@ use program::{
 
 use super::{CHECKS, Finding, Occasion, Verdict, examine, read, render};
 use crate::{
-    cli::{CLOUD_CONFIG, GUEST, OUTPUT, PROGRAM, is_json, refuse},
+    flags::{CLOUD_CONFIG, GUEST, OUTPUT, PROGRAM, is_json, refuse, used},
     screen::Colour,
 };
 
@@ -72,8 +72,11 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             cloud_config::Options::named(&format!("{PROGRAM}/{} doctor", env!("CARGO_PKG_VERSION")));
         let guest = cloud_config::local(&Local { kubeconfig, master: None }, &settings)?;
         let config = cloud_config::find(cloud_config.as_deref()).and_then(|file| CloudConfig::read(&file));
-        let config = config.as_ref().map_err(ToString::to_string);
-        let read = read::read(&guest, config, &settings, process.clock.now());
+        let now = process.clock.now();
+        let read = async {
+            let used = used(config, Ok(&guest), &settings).await;
+            read::read(&guest, used.as_ref().map_err(ToString::to_string), &settings, now).await
+        };
         let mut facts = program::progress("reading both clusters", read).await;
         if let Some(file) = rancher {
             facts.rancher = Some(match CloudConfig::read(&file) {

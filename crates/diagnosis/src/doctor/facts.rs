@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use cloud_config::expiry::Expiry;
+use credential_rotation::{Renewal, token::Claims};
 use jiff::Timestamp;
 use program::capabilities::Right;
 use serde_json::Value;
@@ -38,7 +39,7 @@ pub struct Cluster {
     pub answers: BTreeMap<String, Answer>,
 }
 
-/// The cloud-config.
+/// The cloud-config, with the token that the parts use.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub file: String,
@@ -48,6 +49,11 @@ pub struct Config {
     pub expiry: Expiry,
     /// `insecure-skip-tls-verify`: whoever answers counts as Harvester.
     pub trusts_everybody: bool,
+    /// What the token says of itself, where it is a service account's.
+    pub claims: Option<Claims>,
+    /// Which token it is, where the parts may have renewed it.
+    pub note: Option<String>,
+    pub renewal: Option<Renewal>,
 }
 
 /// Rancher's cloud credential.
@@ -65,10 +71,14 @@ pub struct Asked {
     /// The check that asks for it.
     pub check: &'static str,
     pub right: Right,
+    /// The ClusterRole that grants it.
+    pub role: &'static str,
     /// The first release of Harvester whose roles have it; empty for all.
     pub since: &'static str,
-    /// What is off without it. `None`: the part does not work.
-    pub off: Option<&'static str>,
+    /// What is off without it.
+    pub off: &'static str,
+    /// The part does not work without it.
+    pub is_vital: bool,
     /// `None`: the server did not say.
     pub allowed: Option<bool>,
 }

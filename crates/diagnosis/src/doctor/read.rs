@@ -1,7 +1,9 @@
 //! Asks both clusters what the checks need: GETs, questions about rights, and one creation for a trial.
 
 use cloud_config::{CloudConfig, Connection, Options, expiry};
+use cloud_controller_manager::rights as of_provider;
 use controller_kit::error_message;
+use credential_rotation::{InUse, token::Claims};
 use csi_driver::host::rights::{GRANTS, Role};
 use futures::{StreamExt as _, future::join_all, join, stream};
 use harvester_api::load_balancer::API_VERSIONS;
@@ -12,7 +14,7 @@ use program::capabilities::Right;
 use serde_json::{Value, json};
 
 use super::facts::{Answer, Asked, Cluster, Config, Facts, Failed, Rancher, Trouble};
-use crate::explain::cut;
+use crate::screen::cut;
 
 pub(crate) const VERSION: &str = "/version";
 pub(crate) const NODES: &str = "/api/v1/nodes";
@@ -70,68 +72,63 @@ pub(crate) fn instances(namespace: &str) -> String {
     format!("/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances")
 }
 
-const BALANCERS: &str = "loadbalancer.harvesterhci.io";
-const KUBEVIRT: &str = "kubevirt.io";
 const SUBRESOURCES: &str = "subresources.kubevirt.io";
 /// Questions about rights that are asked at once.
 const AT_ONCE: usize = 8;
 
-/// What the cloud controller manager must be allowed: verbs on a kind.
-const OF_PROVIDER: [(&str, &str, &str, &[&str]); 3] = [
-    (
-        "rights-load-balancers",
-        BALANCERS,
-        "loadbalancers",
-        &["get", "list", "watch", "create", "update", "delete"],
-    ),
-    ("rights-machines", KUBEVIRT, "virtualmachines", &["get", "list", "watch"]),
-    ("rights-machines", KUBEVIRT, "virtualmachineinstances", &["get", "list", "watch"]),
-];
-
 /// Every right that is asked for in the guest cluster's namespace of Harvester, and around it.
 pub fn rights(namespace: &str) -> Vec<Asked> {
-    let asked = |check, right, since, off| Asked { check, right, since, off, allowed: None };
-    let of_provider = OF_PROVIDER.iter().flat_map(|(check, group, resource, verbs)| {
-        let right = |verb: &&'static str| Right::new(verb, group, resource).within(namespace);
-        verbs.iter().map(move |verb| asked(*check, right(verb), "", None))
+    let of_provider = of_provider::GRANTS.iter().map(|grant| Asked {
+        check: if grant.group == of_provider::LOAD_BALANCERS {
+            "rights-load-balancers"
+        } else {
+            "rights-machines"
+        },
+        right: grant.right(namespace),
+        role: of_provider::ROLE,
+        since: "",
+        off: grant.off,
+        is_vital: grant.is_vital,
+        allowed: None,
     });
-    let host_names =
-        Right::new("get", SUBRESOURCES, "virtualmachineinstances").on("guestosinfo").within(namespace);
-    let host_names = asked(
-        "rights-machines",
-        host_names,
-        "",
-        Some("a Node is found only if its name is its VirtualMachine's"),
-    );
     let of_host = GRANTS.iter().filter(|grant| grant.role != Role::Guest).map(|grant| {
         // a Harvester has one of two ways into a machine, which the check knows
         let is_way =
             grant.group == SUBRESOURCES || (grant.verb, grant.resource) == ("patch", "virtualmachines");
-        let off = (is_way || grant.role == Role::CsiDriver || grant.verb == "watch").then_some(grant.off);
-        asked("rights-volumes", grant.right(namespace), grant.since, off)
+        Asked {
+            check: "rights-volumes",
+            right: grant.right(namespace),
+            role: grant.role.name(),
+            since: grant.since,
+            off: grant.off,
+            is_vital: !is_way && grant.role == Role::CloudProvider && grant.verb != "watch",
+            allowed: None,
+        }
     });
-    of_provider.chain([host_names]).chain(of_host).collect()
+    of_provider.chain(of_host).collect()
 }
 
-/// Reads everything. `config`: the cloud-config, or why there is none.
-pub async fn read(
-    guest: &Client,
-    config: Result<&CloudConfig, String>,
-    settings: &Options,
-    now: Timestamp,
-) -> Facts {
-    let opened = match &config {
-        Ok(config) => Connection::open(config, settings).map_err(|error| error.to_string()),
-        Err(why) => Err(why.clone()),
-    };
-    let (config, harvester) = match (config, opened) {
-        (Ok(config), Ok(connection)) => {
-            let expiry = expiry::of(config, settings).await;
-            let [file, server, namespace] = [config.file.clone(), config.server(), config.namespace.clone()];
-            let trusts_everybody = config.trusts_everybody();
-            (Ok(Config { file, server, namespace, expiry, trusts_everybody }), Some(connection.client()))
+/// Reads everything. `used`: the cloud-config, or why there is none.
+pub async fn read(guest: &Client, used: Result<&InUse, String>, settings: &Options, now: Timestamp) -> Facts {
+    let opened = used.and_then(|used| {
+        let connection = Connection::open(&used.config, settings).map_err(|error| error.to_string())?;
+        Ok((used, connection.client()))
+    });
+    let (config, harvester) = match opened {
+        Ok((InUse { config, note, renewal }, client)) => {
+            let config = Config {
+                file: config.file.clone(),
+                server: config.server(),
+                namespace: config.namespace.clone(),
+                expiry: expiry::of(config, settings).await,
+                trusts_everybody: config.trusts_everybody(),
+                claims: config.token().and_then(Claims::of),
+                note: note.clone(),
+                renewal: renewal.clone(),
+            };
+            (Ok(config), Some(client))
         }
-        (Err(why), _) | (_, Err(why)) => (Err(why), None),
+        Err(why) => (Err(why), None),
     };
     read_with(guest, config, harvester, now).await
 }

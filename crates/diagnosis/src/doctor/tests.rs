@@ -8,6 +8,7 @@ use super::{
     *,
 };
 
+mod credential;
 mod leftovers;
 mod replacement;
 mod way;
@@ -49,7 +50,8 @@ pub(crate) fn healthy() -> Facts {
     let csi = names::CSI_DRIVER;
     let node = json!({"metadata": {"name": "blue-1", "annotations": {"projectcalico.org/IPv4Address": "10.0.0.1/24"}},
         "spec": {"providerID": "harvester://uid-1"},
-        "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}, {"type": "Hostname", "address": "blue-1"}]}});
+        "status": {"conditions": [{"type": "Ready", "status": "True"}],
+            "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}, {"type": "Hostname", "address": "blue-1"}]}});
     let service = |name: &str, asked: &str, shown: &str| {
         json!({"metadata": {"namespace": "shop", "name": name, "creationTimestamp": "2026-11-23T10:00:00Z",
                 "annotations": {"kube-vip.io/loadbalancerIPs": asked}},
@@ -137,6 +139,9 @@ pub(crate) fn healthy() -> Facts {
             namespace: "team-a".to_owned(),
             expiry: Expiry::Never,
             trusts_everybody: false,
+            claims: None,
+            note: None,
+            renewal: None,
         }),
         rancher: Some(Ok(Rancher {
             server: "https://rancher/k8s/clusters/c-m-1".to_owned(),
@@ -235,7 +240,7 @@ fn at(text: &str) -> jiff::Timestamp {
     let namespaced = facts.harvester.answers.iter_mut().filter(|(path, _)| path.contains("/namespaces/team-a/"));
     namespaced.for_each(|(_, answer)| *answer = Err(refused.clone()));
 })]
-#[case("rights-machines", |facts: &mut Facts| deny(facts, "watch", "virtualmachineinstances"))]
+#[case("rights-machines", |facts: &mut Facts| deny(facts, "list", "virtualmachineinstances"))]
 #[case("machines", |facts: &mut Facts| {
     change(&mut facts.harvester, &read::machines("team-a"), |all| drop(all["items"].as_array_mut().unwrap().remove(0)));
 })]

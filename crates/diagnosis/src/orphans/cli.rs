@@ -13,16 +13,18 @@ use std::{
 };
 
 use cloud_config::{CloudConfig, Connection, Local, Options};
+use credential_rotation::InUse;
 use kube::Client;
 use program::{
-    Clock, failed,
+    Clock, complain, failed,
     flags::{Flag, Table},
 };
 
 use super::{Deletion, Orphan, Report, decide, delete, facts, render};
 use crate::{
     access::read_only,
-    cli::{CLOUD_CONFIG, GUEST, NAMESPACE, OUTPUT, PROGRAM, is_json, refuse},
+    flags::{CLOUD_CONFIG, GUEST, NAMESPACE, OUTPUT, PROGRAM, is_json, refuse, used},
+    screen::cut,
 };
 
 /// The flags.
@@ -93,10 +95,12 @@ struct Clusters {
     guest: Result<Client, String>,
     harvester: Client,
     namespace: String,
+    /// Which token of the cloud-config is used, where the parts may have renewed it.
+    note: Option<String>,
 }
 
 impl Clusters {
-    fn open(asked: &Asked) -> Result<Self, cloud_config::Error> {
+    async fn open(asked: &Asked) -> Result<Self, cloud_config::Error> {
         let settings = Options::named(&format!("{PROGRAM}/{} orphans", env!("CARGO_PKG_VERSION")));
         let from = Local { kubeconfig: asked.kubeconfig.clone(), master: None };
         let guest = match cloud_config::local(&from, &settings) {
@@ -104,10 +108,13 @@ impl Clusters {
             Err(error) if !matches!(error, cloud_config::Error::NoLocal { .. }) => return Err(error),
             guest => guest.map(read_only).map_err(|error| error.to_string()),
         };
-        let config = CloudConfig::read(&cloud_config::find(asked.cloud_config.as_deref())?)?;
+        let config =
+            cloud_config::find(asked.cloud_config.as_deref()).and_then(|file| CloudConfig::read(&file));
+        let InUse { config, note, .. } =
+            used(config, guest.as_ref().map_err(Clone::clone), &settings).await?;
         let namespace = asked.namespace.clone().unwrap_or_else(|| config.namespace.clone());
         let harvester = Connection::open(&config, &settings)?.client();
-        Ok(Self { guest, harvester, namespace })
+        Ok(Self { guest, harvester, namespace, note })
     }
 
     async fn report(&self, clock: &Clock) -> Report {
@@ -119,7 +126,10 @@ impl Clusters {
 }
 
 async fn run(asked: Asked, clock: Clock) -> Result<ExitCode, String> {
-    let clusters = Clusters::open(&asked).map_err(|error| error.to_string())?;
+    let clusters = Clusters::open(&asked).await.map_err(|error| error.to_string())?;
+    if let Some(note) = &clusters.note {
+        complain(&format!("cloud-config: {}", cut(note)));
+    }
     let report = clusters.report(&clock).await;
     if asked.json {
         let text = serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?;

@@ -1,43 +1,35 @@
 //! Which objects nobody needs: a pure function of the [`Facts`].
 
-use std::collections::BTreeSet;
-
-use harvester_api::{annotations, finalizers, labels, names};
+use harvester_api::{annotations, finalizers, labels};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::{Deletion, Kept, Kind, Orphan, Report, facts::Facts, records, volumes};
-use crate::{doctor::read, explain::cut};
+use crate::{
+    doctor::read,
+    json::{annotation, is_deleted, key, label, members, name, text, uid},
+    screen::cut,
+    whose::{Machines, Use, Whose, cluster_of, is_unnamed, service_of, shows, used_by},
+};
 
 /// A deletion that waits for longer is stuck.
 const STUCK: SignedDuration = SignedDuration::from_mins(10);
 
 /// Decides what is left behind.
 pub fn decide(facts: &Facts) -> Report {
-    let mut report =
-        Report { not_read: facts.not_read(), is_incomplete: facts.is_incomplete(), ..Report::default() };
     let seen = Seen::of(facts);
+    let elsewhere = seen.elsewhere();
+    let mut report = Report {
+        namespace: facts.namespace.clone(),
+        is_incomplete: facts.is_incomplete() || elsewhere.is_some(),
+        not_read: facts.not_read().into_iter().chain(elsewhere).collect(),
+        ..Report::default()
+    };
     seen.balancers(&mut report);
     records::decide(&seen, &mut report);
     volumes::decide(&seen, &mut report);
     seen.finalizers(&mut report);
     report
-}
-
-pub(super) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
-}
-
-pub(super) fn name(object: &Value) -> &str {
-    text(object, "/metadata/name")
-}
-
-fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
-    object["metadata"]["annotations"][key].as_str().filter(|text| !text.is_empty())
-}
-
-pub(super) fn label<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
-    object["metadata"]["labels"][key].as_str().filter(|text| !text.is_empty())
 }
 
 fn time(object: &Value, pointer: &str) -> Option<Timestamp> {
@@ -47,10 +39,6 @@ fn time(object: &Value, pointer: &str) -> Option<Timestamp> {
 /// Whether so much time has passed since; a time that cannot be read is now.
 pub(super) fn is_past(object: &Value, pointer: &str, long: SignedDuration, now: Timestamp) -> bool {
     time(object, pointer).is_some_and(|since| now.duration_since(since) >= long)
-}
-
-pub(super) fn is_deleted(object: &Value) -> bool {
-    !object["metadata"]["deletionTimestamp"].is_null()
 }
 
 /// Whether a cluster may be alive.
@@ -66,13 +54,9 @@ pub(super) enum Life {
 /// What was read, as questions ask for it.
 pub(super) struct Seen<'a> {
     pub(super) facts: &'a Facts,
-    /// UID of the guest's Service `default/kubernetes`.
-    uid: Option<&'a str>,
-    /// The label of the guest cluster's machines, where it proves something.
-    pub(super) cluster: Option<&'a str>,
-    machines: Result<&'a [Value], String>,
-    /// UIDs of VirtualMachines that are Nodes of the guest cluster.
-    ours: BTreeSet<&'a str>,
+    pub(super) machines: Machines<'a>,
+    /// Why they are not known.
+    machines_unread: Option<String>,
     services: Result<&'a [Value], String>,
     /// Why the guest cluster, whose kubeconfig is there, does not say which machines and Services it has.
     unread: Option<String>,
@@ -81,48 +65,20 @@ pub(super) struct Seen<'a> {
 impl<'a> Seen<'a> {
     fn of(facts: &'a Facts) -> Self {
         let services = facts.of_guest(read::SERVICES);
-        let is_kubernetes = |service: &&Value| {
-            (text(service, "/metadata/namespace"), name(service)) == ("default", "kubernetes")
-        };
-        let kubernetes = services.as_ref().ok().and_then(|services| services.iter().find(is_kubernetes));
-        let uid = kubernetes.map(|service| text(service, "/metadata/uid")).filter(|uid| !uid.is_empty());
         let nodes = facts.of_guest(read::NODES);
         let unread =
             services.as_ref().err().or(nodes.as_ref().err()).filter(|_| facts.guest.is_ok()).cloned();
-        let ids = nodes.unwrap_or_default().iter().filter_map(|node| {
-            text(node, "/spec/providerID")
-                .strip_prefix(names::PROVIDER_ID_PREFIX)
-                .filter(|uid| !uid.is_empty())
-        });
-        let ids: BTreeSet<_> = ids.collect();
         let machines = facts.of_harvester(&read::machines(&facts.namespace));
-        let all: &'a [Value] = machines.as_ref().copied().unwrap_or_default();
-        let uids = all.iter().map(|machine| text(machine, "/metadata/uid"));
-        let ours: BTreeSet<_> = uids.filter(|uid| ids.contains(uid)).collect();
-        let is_ours = |machine: &Value| ours.contains(text(machine, "/metadata/uid"));
-        let labelled: BTreeSet<_> = all
-            .iter()
-            .filter(|machine| is_ours(machine))
-            .filter_map(|machine| label(machine, labels::GUEST_CLUSTER))
-            .collect();
-        // one name, and on nobody else: two clusters of one name may share the namespace
-        let cluster = match labelled.into_iter().collect::<Vec<_>>()[..] {
-            [one] if one != names::DEFAULT_CLUSTER_NAME => Some(one),
-            _ => None,
-        };
-        let cluster = cluster.filter(|cluster| {
-            let has_name = |machine: &&Value| label(machine, labels::GUEST_CLUSTER) == Some(*cluster);
-            all.iter().filter(has_name).all(is_ours)
-        });
-        Self { facts, uid, cluster, machines, ours, services, unread }
-    }
-
-    /// Whether this guest cluster made the object: by the annotation, else by the label.
-    fn is_proved(&self, object: &Value, cluster: Option<&str>) -> bool {
-        match annotation(object, annotations::CLUSTER_UID) {
-            Some(uid) => self.uid == Some(uid),
-            None => cluster.is_some() && cluster == self.cluster,
-        }
+        // they only say more of a machine
+        let instances = facts.of_harvester(&read::instances(&facts.namespace)).unwrap_or_default();
+        let machines_unread = machines.as_ref().err().cloned();
+        let machines = Machines::of(
+            services.as_ref().copied().unwrap_or_default(),
+            nodes.unwrap_or_default(),
+            machines.unwrap_or_default(),
+            instances,
+        );
+        Self { facts, machines, machines_unread, services, unread }
     }
 
     /// Whether a cluster of this name may be alive. Machines of the guest cluster are not its.
@@ -130,54 +86,50 @@ impl<'a> Seen<'a> {
         if let Some(why) = self.unread.as_ref().filter(|_| !self.is_deserted()) {
             return Life::Likely(why.clone());
         }
-        let is_its = |of: Option<&str>| of.is_some() && (is_unnamed(cluster) || of == cluster);
-        if let Some(why) = self.other_machine(is_its) {
-            return Life::Likely(why);
+        if let Some(why) = &self.machines_unread {
+            return Life::Likely(why.clone());
         }
-        // without a guest cluster the names of machines alone tell whose they are, and users choose both names
-        let is_unclear = |of: Option<&str>| of.is_none() || self.facts.guest.is_err();
-        self.other_machine(is_unclear).map_or(Life::Gone, Life::Unclear)
+        let is_its = |of: Option<&str>| of.is_some() && (is_unnamed(cluster) || of == cluster);
+        if let Some(machine) = self.machines.other(is_its) {
+            return Life::Likely(self.may_be_its(machine));
+        }
+        if let Some(machine) = self.machines.other(|of| of.is_none()) {
+            return Life::Unclear(self.may_be_its(machine));
+        }
+        // users choose both names, and a cluster may have taken over what another one left
+        if let Some(machine) = self.machines.other(|_| true) {
+            let (namespace, of) = (&self.facts.namespace, cluster_of(machine).unwrap_or_default());
+            let machine = cut(name(machine));
+            return Life::Unclear(format!(
+                "VirtualMachine {namespace}/{machine} is of cluster {}, which may use it",
+                cut(of)
+            ));
+        }
+        self.elsewhere().map_or(Life::Gone, Life::Unclear)
     }
 
-    /// Why an object with the proof of this cluster may be another one's all the same: that one has this name or was
-    /// restored from the same backup, and nothing says which machines are its.
-    pub(super) fn look_alike(&self, cluster: Option<&str>) -> Option<String> {
-        self.other_machine(|of| of.is_none() || is_unnamed(cluster))
-    }
-
-    /// A sentence about a machine with such a label that is no Node of the guest cluster, or about the list that is missing.
-    fn other_machine(&self, is_meant: impl Fn(Option<&str>) -> bool) -> Option<String> {
+    /// A sentence about a machine that is no ready Node of the guest cluster.
+    pub(super) fn may_be_its(&self, machine: &Value) -> String {
         let namespace = &self.facts.namespace;
-        let machines = match &self.machines {
-            Ok(machines) => machines,
-            Err(why) => return Some(why.clone()),
-        };
-        let is_other = |machine: &&Value| {
-            let is_ours = self.ours.contains(text(machine, "/metadata/uid"));
-            !is_ours && is_meant(label(machine, labels::GUEST_CLUSTER))
-        };
-        let machine = machines.iter().find(is_other)?;
-        Some(format!("VirtualMachine {namespace}/{} may be a machine of its cluster", cut(name(machine))))
+        format!("VirtualMachine {namespace}/{} may be a machine of its cluster", cut(name(machine)))
+    }
+
+    /// Why this may be the wrong namespace.
+    fn elsewhere(&self) -> Option<String> {
+        let is_known = self.machines_unread.is_none() && self.machines.are_elsewhere;
+        is_known.then(|| {
+            let namespace = &self.facts.namespace;
+            format!("no Node's VirtualMachine is in namespace {namespace}: give the right one by --harvester-namespace")
+        })
     }
 
     /// Whether the namespace has no machine at all, so that no cluster can be alive in it.
     pub(super) fn is_deserted(&self) -> bool {
-        self.machines.as_ref().is_ok_and(|machines| machines.is_empty())
+        self.machines_unread.is_none() && self.machines.is_empty()
     }
 
     pub(super) fn of_harvester(&self, path: &str) -> Result<&'a [Value], String> {
         self.facts.of_harvester(path)
-    }
-
-    /// A Service of the guest cluster that shows one of these addresses, or asks for it.
-    fn shows(services: &[Value], addresses: &[&str]) -> Option<String> {
-        let shown = |service: &&Value| {
-            let entries = service["status"]["loadBalancer"]["ingress"].as_array().map(Vec::as_slice);
-            let of_status = entries.unwrap_or_default().iter().map(|entry| text(entry, "/ip"));
-            let asked = annotation(service, annotations::KUBE_VIP_LOADBALANCER_IPS).unwrap_or_default();
-            of_status.chain(asked.split(',').map(str::trim)).any(|shown| addresses.contains(&shown))
-        };
-        services.iter().find(shown).map(key)
     }
 
     fn balancers(&self, report: &mut Report) {
@@ -203,76 +155,73 @@ impl<'a> Seen<'a> {
                 object: object.clone(),
             };
             match self.balancer(object, cluster) {
-                Balancer::Used => {}
-                Balancer::Kept(why) => {
+                Fate::Used => {}
+                Fate::Kept(why) => {
                     report.kept.push(Kept { kind: Kind::LoadBalancer, name: name(object).to_owned(), why });
                 }
-                Balancer::Left(delete, sentence, doubt) => {
+                Fate::Left(delete, sentence, doubt) => {
                     report.orphans.push(orphan(delete, sentence, doubt));
                 }
             }
         }
     }
 
-    fn balancer(&self, object: &Value, cluster: Option<&str>) -> Balancer {
-        let namespace = label(object, labels::SERVICE_NAMESPACE).unwrap_or_default();
-        let service = label(object, labels::SERVICE_NAME).unwrap_or_default();
-        let (wanted, uid) = (format!("{namespace}/{service}"), annotation(object, annotations::SERVICE_UID));
+    fn balancer(&self, object: &Value, cluster: Option<&str>) -> Fate {
         let services = match &self.services {
             Ok(services) => *services,
             // a cluster that is gone has no API server
             Err(_) => return self.unproved(cluster),
         };
-        if uid.is_some_and(|uid| services.iter().any(|live| text(live, "/metadata/uid") == uid)) {
-            return Balancer::Used;
-        }
-        let status = &object["status"];
-        let fields = ["/address", "/allocatedAddress/ip", "/allocatedAddress/ipv6IP"];
-        let addresses = fields.map(|field| text(status, field));
-        let addresses: Vec<_> =
-            addresses.into_iter().filter(|text| !["", names::DHCP_ADDRESS].contains(text)).collect();
-        let shown = Self::shows(services, &addresses);
-        if let Some(live) = services.iter().find(|live| key(live) == wanted) {
-            return match (self.instead(object, live), shown) {
-                (Some(other), None) => Balancer::Left(
-                    Deletion::Typed,
-                    format!(
-                        "Service {} has LoadBalancer {other}, and no Service shows its address",
-                        cut(&wanted)
+        let service = service_of(object);
+        match used_by(object, services) {
+            Some(Use::Uid) => return Fate::Used,
+            Some(Use::Name(live)) => {
+                return match (self.instead(object, live), shows(object, services)) {
+                    (Some(other), None) => Fate::Left(
+                        Deletion::Typed,
+                        format!(
+                            "Service {} has LoadBalancer {other}, and no Service shows its address",
+                            cut(&service)
+                        ),
+                        None,
                     ),
-                    None,
-                ),
-                _ => Balancer::Used,
-            };
+                    _ => Fate::Used,
+                };
+            }
+            Some(Use::Address(live)) => {
+                return Fate::Kept(format!("Service {} shows its address", cut(&key(live))));
+            }
+            None => {}
         }
-        if let Some(shows) = shown {
-            return Balancer::Kept(format!("Service {} shows its address", cut(&shows)));
-        }
-        if self.unread.is_some() || !self.is_proved(object, cluster) {
+        let whose = self.machines.whose(object);
+        if self.unread.is_some() || whose == Whose::Unproved {
             return self.unproved(cluster);
         }
-        if namespace.is_empty() || service.is_empty() {
-            return Balancer::Kept("it names no Service".to_owned());
+        if service.starts_with('/') || service.ends_with('/') {
+            return Fate::Kept("it names no Service".to_owned());
         }
-        // a cluster that was restored beside its original has the same UID
-        if let Some(why) = self.other_machine(|of| of.is_some() && of == cluster) {
-            return Balancer::Kept(why);
+        if let Some(why) = &self.machines_unread {
+            return Fate::Kept(why.clone());
         }
-        let doubt = self.look_alike(cluster);
+        let doubt = match whose {
+            Whose::Another(machine) => return Fate::Kept(self.may_be_its(machine)),
+            Whose::Doubtful(machine) => Some(self.may_be_its(machine)),
+            Whose::Ours | Whose::Unproved => self.elsewhere(),
+        };
         let delete = if doubt.is_some() { Deletion::Typed } else { Deletion::Asked };
-        Balancer::Left(delete, format!("Service {} is gone", cut(&wanted)), doubt)
+        Fate::Left(delete, format!("Service {} is gone", cut(&service)), doubt)
     }
 
-    fn unproved(&self, cluster: Option<&str>) -> Balancer {
+    fn unproved(&self, cluster: Option<&str>) -> Fate {
         let namespace = &self.facts.namespace;
         match self.life(cluster) {
-            Life::Likely(why) => Balancer::Kept(why),
-            Life::Unclear(doubt) => Balancer::Left(
+            Life::Likely(why) => Fate::Kept(why),
+            Life::Unclear(doubt) => Fate::Left(
                 Deletion::Typed,
                 format!("no VirtualMachine in namespace {namespace} has the name of its cluster"),
                 Some(doubt),
             ),
-            Life::Gone => Balancer::Left(
+            Life::Gone => Fate::Left(
                 Deletion::Typed,
                 format!("its cluster has no VirtualMachine in namespace {namespace}"),
                 None,
@@ -283,12 +232,10 @@ impl<'a> Seen<'a> {
     /// Another object that says to be this Service's: the Service was made again (harvester#11345), or two cloud
     /// providers served it.
     fn instead(&self, object: &Value, live: &Value) -> Option<&'a str> {
-        let uid = text(live, "/metadata/uid");
         let path = read::balancers(&self.facts.namespace);
         let of_service = |other: &&Value| {
-            annotation(other, annotations::SERVICE_UID) == Some(uid)
-                && self.uid.is_some()
-                && annotation(other, annotations::CLUSTER_UID) == self.uid
+            annotation(other, annotations::SERVICE_UID) == Some(uid(live))
+                && self.machines.has_our_uid(other)
                 && !is_deleted(other)
                 && name(other) != name(object)
         };
@@ -311,8 +258,7 @@ impl<'a> Seen<'a> {
 
     fn stuck(&self, object: &Value, kind: Kind, finalizer: &str, report: &mut Report) {
         let since = "/metadata/deletionTimestamp";
-        let finalizers = object["metadata"]["finalizers"].as_array();
-        let has = finalizers.is_some_and(|all| all.iter().any(|it| it == finalizer));
+        let has = members(&object["metadata"]["finalizers"]).iter().any(|it| it == finalizer);
         if !has || !is_past(object, since, STUCK, self.facts.now) {
             return;
         }
@@ -339,19 +285,10 @@ impl<'a> Seen<'a> {
     }
 }
 
-enum Balancer {
+/// What becomes of a LoadBalancer.
+enum Fate {
     Used,
     Kept(String),
     /// How to delete it, why, and what speaks against it.
     Left(Deletion, String, Option<String>),
-}
-
-/// Whether nobody chose the name, so that it says nothing.
-fn is_unnamed(cluster: Option<&str>) -> bool {
-    cluster.is_none_or(|name| name == names::DEFAULT_CLUSTER_NAME)
-}
-
-/// `namespace/name`.
-pub(super) fn key(object: &Value) -> String {
-    format!("{}/{}", text(object, "/metadata/namespace"), name(object))
 }

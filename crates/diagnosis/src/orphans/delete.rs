@@ -9,7 +9,7 @@ use kube::Client;
 use serde_json::{Value, json};
 
 use super::{Deletion, Kind, Orphan, Report};
-use crate::explain::cut;
+use crate::screen::cut;
 
 /// Which orphans to delete. `ask` shows a question and returns the line that was typed. Load balancers are asked for where
 /// `balancers` says so, volumes where `volumes` does.
@@ -112,8 +112,9 @@ pub fn unchanged<'a>(chosen: &[&Orphan], again: &'a Report) -> (Vec<&'a Orphan>,
     let (mut same, mut rest) = (Vec::new(), Vec::new());
     for orphan in chosen {
         let is_same = |other: &&Orphan| {
-            (other.kind, &other.name, other.delete, version(other))
-                == (orphan.kind, &orphan.name, orphan.delete, version(orphan))
+            let what = |it: &Orphan| (it.kind, it.name.clone(), it.delete, version(it));
+            // what speaks against it now, its question said
+            what(other) == what(orphan) && (other.doubt.is_none() || other.doubt == orphan.doubt)
         };
         match again.orphans.iter().find(is_same) {
             Some(fresh) => same.push(fresh),

@@ -10,7 +10,7 @@ use crate::{
         facts::{Cluster, Failed, Trouble},
         read::{self, cluster},
     },
-    explain::cut,
+    screen::cut,
 };
 
 pub(super) fn claims(namespace: &str) -> String {
@@ -26,6 +26,15 @@ pub(super) fn snapshots(namespace: &str) -> String {
 }
 
 const SNAPSHOTS: &str = "volumesnapshots";
+
+/// Exports of volumes for many nodes, of all clusters.
+pub(super) const EXPORTS: &str =
+    "/apis/harvesterhci.io/v1beta1/namespaces/harvester-system/networkfilesystems";
+
+/// Whether not every Harvester has the kind.
+fn is_optional(path: &str) -> bool {
+    path.ends_with(SNAPSHOTS) || path == EXPORTS
+}
 
 /// Everything that is looked at.
 #[derive(Clone, Debug)]
@@ -73,15 +82,15 @@ impl Facts {
 }
 
 /// A list that cannot be read may have anything in it. An answer 404 says nothing of a list: Rancher's proxy gives it for
-/// each path once it knows the cluster no more (harvester#53642). Only of snapshots, a kind that not every Harvester has,
-/// it means that there are none.
+/// each path once it knows the cluster no more (harvester#53642). Only of a kind that not every Harvester has it means that
+/// there are none.
 fn items<'a>(cluster: &'a Cluster, path: &str) -> Result<&'a [Value], String> {
     match cluster.answers.get(path) {
         Some(Ok(list)) => {
             list["items"].as_array().map(Vec::as_slice).ok_or_else(|| format!("{path} is no list"))
         }
         Some(Err(Failed { trouble: Trouble::NotFound, why }))
-            if path.ends_with(SNAPSHOTS) && !why.contains("clusters.management") =>
+            if is_optional(path) && !why.contains("clusters.management") =>
         {
             Ok(&[])
         }
@@ -104,6 +113,7 @@ pub async fn read_both(
         claims(namespace),
         pods(namespace),
         snapshots(namespace),
+        EXPORTS.to_owned(),
     ];
     // before the load balancers: a record that is there then has its load balancer in the list
     let pools = cluster(harvester, vec![read::POOLS.to_owned()]).await;

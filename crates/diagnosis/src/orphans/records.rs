@@ -7,11 +7,8 @@ use csi_driver::volume::name::HostName;
 use harvester_api::{IPPool, annotations};
 use serde_json::Value;
 
-use super::{
-    Deletion, Kept, Kind, Orphan, Report,
-    decide::{Seen, name},
-};
-use crate::{doctor::read, explain::cut, shell::shell_word};
+use super::{Deletion, Kept, Kind, Orphan, Report, decide::Seen};
+use crate::{doctor::read, json::name, screen::cut, shell::shell_word};
 
 pub(super) fn decide(seen: &Seen<'_>, report: &mut Report) {
     let namespace = &seen.facts.namespace;

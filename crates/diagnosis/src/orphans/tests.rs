@@ -11,6 +11,9 @@ use crate::{
     orphans::{delete::choose, facts::Facts},
 };
 
+mod twins;
+mod volumes;
+
 const NOW: &str = "2026-11-23T12:00:00Z";
 const LONG_AGO: &str = "2026-11-20T12:00:00Z";
 const VOLUME: &str = "pvc-0a1b2c3d-0000-4000-8000-000000000001";
@@ -26,6 +29,11 @@ fn answers(all: Vec<(String, Value)>) -> Cluster {
 fn service(name: &str, uid: &str, shown: &str) -> Value {
     json!({"metadata": {"namespace": "shop", "name": name, "uid": uid}, "spec": {"type": "LoadBalancer"},
         "status": {"loadBalancer": {"ingress": [{"ip": shown}]}}})
+}
+
+fn node(name: &str, machine: &str, ready: &str) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"providerID": format!("harvester://{machine}")},
+        "status": {"conditions": [{"type": "Ready", "status": ready}]}})
 }
 
 fn machine(name: &str, uid: &str, cluster: Option<&str>) -> Value {
@@ -56,7 +64,7 @@ fn claim(name: &str, cluster: Option<&str>) -> Value {
 fn facts() -> Facts {
     let kubernetes = json!({"metadata": {"namespace": "default", "name": "kubernetes", "uid": "c1"}});
     let guest = vec![
-        (read::NODES, json!([{"metadata": {"name": "n1"}, "spec": {"providerID": "harvester://vm-1"}}])),
+        (read::NODES, json!([node("n1", "vm-1", "True")])),
         (read::SERVICES, json!([kubernetes, service("web", "s1", "10.0.0.9")])),
         (facts::VOLUMES, json!([])),
     ];
@@ -67,6 +75,7 @@ fn facts() -> Facts {
         (facts::claims("vms"), json!([])),
         (facts::pods("vms"), json!([])),
         (facts::snapshots("vms"), json!([])),
+        (facts::EXPORTS.to_owned(), json!([])),
         (read::POOLS.to_owned(), json!([])),
     ];
     Facts {
@@ -130,9 +139,14 @@ fn one(name: &str, delete: Deletion) -> Vec<(String, Deletion)> {
     vec![(name.to_owned(), delete)]
 }
 
+/// The report where nothing is left behind.
+fn nothing() -> Report {
+    Report { namespace: "vms".to_owned(), ..Report::default() }
+}
+
 #[test]
 fn where_everything_is_used_nothing_is_left_behind() {
-    assert_eq!(decide(&facts()), Report::default());
+    assert_eq!(decide(&facts()), nothing());
 }
 
 #[test]
@@ -164,7 +178,7 @@ fn an_object_that_a_service_here_may_have_is_used(#[case] service: &str, #[case]
         .harvester
         .answers
         .insert(read::balancers("vms"), list(&json!([balancer("a", "blue", service, &notes)])));
-    assert_eq!(decide(&facts), Report::default());
+    assert_eq!(decide(&facts), nothing());
 }
 
 /// harvester#11345
@@ -299,6 +313,7 @@ fn an_object_under_the_name_that_nobody_chose_may_be_any_machines() {
 #[case::volumes(facts::VOLUMES.to_owned())]
 #[case::pods(facts::pods("vms"))]
 #[case::snapshots(facts::snapshots("vms"))]
+#[case::exports(facts::EXPORTS.to_owned())]
 #[case::instances(read::instances("vms"))]
 fn what_cannot_be_read_counts_as_living(#[case] path: String) {
     let facts = facts()
@@ -306,8 +321,13 @@ fn what_cannot_be_read_counts_as_living(#[case] path: String) {
         .balancer(balancer("old", "blue", "gone", &json!({})))
         .claim(claim(VOLUME, Some("blue")));
     assert_eq!(found(&facts).len(), 3);
-    let is_of_volumes =
-        [facts::VOLUMES.to_owned(), facts::pods("vms"), facts::snapshots("vms"), read::instances("vms")];
+    let is_of_volumes = [
+        facts::VOLUMES.to_owned(),
+        facts::pods("vms"),
+        facts::snapshots("vms"),
+        facts::EXPORTS.to_owned(),
+        read::instances("vms"),
+    ];
     let facts = facts.unread(&path);
     let report = decide(&facts);
     let left = if is_of_volumes.contains(&path) { 2 } else { usize::from(path == read::SERVICES) };
@@ -361,21 +381,23 @@ fn a_report_is_incomplete_without_the_lists_that_every_cloud_config_may_read(
 }
 
 #[rstest]
-#[case::of_the_kind("the server could not find the requested resource", 1)]
-#[case::of_the_cluster(OF_RANCHER, 0)]
-fn a_harvester_without_the_kind_has_no_snapshots(#[case] why: &str, #[case] count: usize) {
+fn a_harvester_without_the_kind_has_no_snapshots_and_no_exports(
+    #[values(facts::snapshots("vms"), facts::EXPORTS.to_owned())] path: String,
+    #[values(("the server could not find the requested resource", 1), (OF_RANCHER, 0))] answer: (&str, usize),
+) {
+    let (why, count) = answer;
     let facts = facts().claim(claim(VOLUME, Some("blue")));
-    let report = decide(&facts.failing(&facts::snapshots("vms"), Trouble::NotFound, why));
+    let report = decide(&facts.failing(&path, Trouble::NotFound, why));
     assert_eq!((report.orphans.len(), report.not_read.len()), (count, 1 - count), "{report:#?}");
 }
 
 #[test]
 fn that_nothing_was_found_is_said_of_what_was_read() {
     let text = render(&decide(&facts()));
-    assert_eq!(text, "Nothing was found that is left behind.\n");
+    assert_eq!(text, "Nothing was found that is left behind in namespace vms of Harvester.\n");
     let text = render(&decide(&facts().failing(&read::balancers("vms"), Trouble::NotFound, OF_RANCHER)));
     assert!(
-        text.starts_with("Nothing was found that is left behind, in the lists that could be read.\n"),
+        text.starts_with("Nothing was found that is left behind in namespace vms of Harvester, in the lists that could be read.\n"),
         "{text}"
     );
 }
@@ -390,87 +412,6 @@ fn of_a_guest_cluster_that_is_gone_all_is_left_once_its_machines_are() {
     assert_eq!(found(&facts), []);
     facts.harvester.answers.insert(read::machines("vms"), list(&json!([])));
     assert_eq!(found(&facts), [("web".to_owned(), Deletion::Typed), (VOLUME.to_owned(), Deletion::Typed)]);
-}
-
-fn in_volumes() -> Value {
-    json!({"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": VOLUME}}]})
-}
-
-#[rstest]
-#[case::volume(facts::VOLUMES.to_owned(), json!({"spec": {"csi": {"volumeHandle": VOLUME}}}))]
-#[case::snapshot(facts::snapshots("vms"), json!({"spec": {"source": {"persistentVolumeClaimName": VOLUME}}}))]
-#[case::machine(read::machines("vms"), json!({"metadata": {"uid": "vm-1"}, "spec": {"template": {"spec": in_volumes()}}}))]
-#[case::instance(read::instances("vms"), json!({"spec": in_volumes()}))]
-#[case::pod(facts::pods("vms"), json!({"spec": in_volumes()}))]
-#[case::template(read::machines("vms"), json!({"metadata": {"uid": "vm-1", "annotations":
-    {annotations::CLAIM_TEMPLATES: format!(r#"[{{"metadata": {{"name": "{VOLUME}"}}}}]"#)}}}))]
-fn a_volume_that_something_names_is_used(#[case] path: String, #[case] object: Value) {
-    let facts = facts().claim(claim(VOLUME, Some("blue")));
-    assert_eq!(found(&facts), one(VOLUME, Deletion::Typed));
-    let is_guests = path == facts::VOLUMES;
-    let facts = if is_guests { facts.guest(&path, &[object]) } else { facts.harvester(&path, &[object]) };
-    assert_eq!(decide(&facts), Report::default());
-}
-
-#[rstest]
-#[case::in_a_machine("/metadata/annotations", json!({annotations::CSI_ATTACH: "{}"}))]
-#[case::young("/metadata/creationTimestamp", json!("2026-11-23T11:30:00Z"))]
-#[case::of_no_age("/metadata/creationTimestamp", json!(null))]
-fn a_volume_that_may_be_on_its_way_is_kept(#[case] field: &str, #[case] value: Value) {
-    let mut claim = claim(VOLUME, Some("blue"));
-    let (_, name) = field.rsplit_once('/').unwrap();
-    claim["metadata"][name] = value;
-    let report = decide(&facts().claim(claim));
-    assert_eq!((report.orphans.len(), report.kept.len()), (0, 1), "{report:#?}");
-}
-
-/// The annotation stays when a machine is deleted with its disk.
-#[rstest]
-#[case::of_a_machine_that_is_gone(json!({"vm": "gone", "vmUid": "vm-0", "op": "attach"}), true)]
-#[case::of_its_name(json!({"vm": "n1", "vmUid": "vm-0", "op": "attach"}), false)]
-#[case::of_its_uid(json!({"vm": "former", "vmUid": "vm-1", "op": "detach"}), false)]
-#[case::of_an_instance(json!({"vm": "i1", "vmUid": "vm-0", "op": "attach"}), false)]
-#[case::on_its_way_from_one(json!({"vm": "gone", "vmUid": "vm-0", "op": "attach", "from": "n1"}), false)]
-#[case::leaving_one(json!({"vm": "gone", "vmUid": "vm-0", "op": "attach", "leaving": "n1"}), false)]
-fn a_volume_is_in_a_machine_only_while_that_machine_is_there(#[case] attached: Value, #[case] is_left: bool) {
-    let mut claim = claim(VOLUME, Some("blue"));
-    claim["metadata"]["annotations"] = json!({annotations::CSI_ATTACH: attached.to_string()});
-    let facts = facts().claim(claim).harvester(
-        &read::instances("vms"),
-        &[json!({"metadata": {"name": "i1", "uid": "vmi-1"}, "spec": {}})],
-    );
-    let report = decide(&facts);
-    let expected = if is_left { (1, 0) } else { (0, 1) };
-    assert_eq!((report.orphans.len(), report.kept.len()), expected, "{report:#?}");
-}
-
-/// The CSI driver labels the claims of volumes that their PersistentVolumes delete, and no others.
-#[rstest]
-#[case(Some("blue"), false)]
-#[case(None, true)]
-fn a_volume_without_a_label_is_said_to_be_retained_perhaps(#[case] of: Option<&str>, #[case] expected: bool) {
-    let sentence = decide(&facts().claim(claim(VOLUME, of))).orphans.remove(0).sentence;
-    assert_eq!(sentence.contains("retained"), expected, "{sentence}");
-}
-
-#[rstest]
-#[case::ours(VOLUME, Some("blue"), 1)]
-#[case::of_nobody_beside_us_alone(VOLUME, None, 1)]
-#[case::a_disk_of_a_machine("root-disk", Some("blue"), 0)]
-fn only_volumes_of_the_csi_driver_are_looked_at(
-    #[case] name: &str,
-    #[case] of: Option<&str>,
-    #[case] count: usize,
-) {
-    assert_eq!(found(&facts().claim(claim(name, of))).len(), count);
-}
-
-#[test]
-fn a_volume_of_nobody_beside_another_cluster_may_be_that_clusters() {
-    for label in [Some("green"), None] {
-        let facts = facts().claim(claim(VOLUME, None)).machine("m", "vm-7", label);
-        assert_eq!((found(&facts), decide(&facts).kept.len()), (vec![], 1), "{label:?}");
-    }
 }
 
 #[test]

@@ -10,10 +10,15 @@ use serde_json::Value;
 
 use super::{
     Deletion, Kept, Kind, Orphan, Report,
-    decide::{Life, Seen, is_deleted, is_past, label, name, text},
+    decide::{Life, Seen, is_past},
     facts,
 };
-use crate::{doctor::read, explain::cut};
+use crate::{
+    doctor::read,
+    json::{annotation, is_deleted, label, members, name, text, uid},
+    screen::cut,
+    whose::Whose,
+};
 
 /// The PersistentVolume of a younger claim may not be there yet.
 const YOUNG: SignedDuration = SignedDuration::from_hours(1);
@@ -69,9 +74,8 @@ fn is_volume(claim: &Value) -> bool {
 }
 
 fn is_owned(claim: &Value) -> bool {
-    let owners = claim["metadata"]["ownerReferences"].as_array();
-    let by_machines = claim["metadata"]["annotations"][annotations::OWNED_BY].as_str().unwrap_or_default();
-    owners.is_some_and(|owners| !owners.is_empty()) || !matches!(by_machines, "" | "[]" | "null")
+    let by_machines = annotation(claim, annotations::OWNED_BY).unwrap_or_default();
+    !members(&claim["metadata"]["ownerReferences"]).is_empty() || !matches!(by_machines, "" | "[]" | "null")
 }
 
 /// What speaks against the deletion of a claim that no list names.
@@ -79,18 +83,19 @@ fn is_owned(claim: &Value) -> bool {
 /// # Errors
 /// Why it stays.
 fn doubt(seen: &Seen<'_>, claim: &Value, of: Option<&str>) -> Result<Option<String>, String> {
-    if let Some(why) = claim["metadata"]["annotations"][annotations::CSI_ATTACH]
-        .as_str()
-        .and_then(|attached| in_machine(seen, attached))
-    {
+    let attached = claim["metadata"]["annotations"][annotations::CSI_ATTACH].as_str();
+    if let Some(why) = attached.and_then(|attached| in_machine(seen, attached)) {
         return Err(why);
     }
     if !is_past(claim, "/metadata/creationTimestamp", YOUNG, seen.facts.now) {
         return Err("it is younger than an hour: its PersistentVolume may be on its way".to_owned());
     }
     // what the guest's own PersistentVolumes do not name is nobody's of that cluster
-    if of.is_some() && of == seen.cluster {
-        return Ok(seen.look_alike(of));
+    match seen.machines.whose_claim(of) {
+        Whose::Ours => return Ok(None),
+        Whose::Doubtful(machine) => return Ok(Some(seen.may_be_its(machine))),
+        Whose::Another(machine) => return Err(seen.may_be_its(machine)),
+        Whose::Unproved => {}
     }
     match seen.life(of) {
         Life::Gone => Ok(None),
@@ -113,9 +118,8 @@ fn in_machine(seen: &Seen<'_>, attached: &str) -> Option<String> {
             Ok(machines) => machines,
             Err(why) => return Some(why),
         };
-        let is_meant = |machine: &&Value| {
-            names.iter().any(|known| known == name(machine)) || text(machine, "/metadata/uid") == vm_uid
-        };
+        let is_meant =
+            |machine: &&Value| names.iter().any(|known| known == name(machine)) || uid(machine) == vm_uid;
         if let Some(machine) = machines.iter().find(is_meant) {
             return Some(format!("the CSI driver says that it is in machine {}", cut(name(machine))));
         }
@@ -141,12 +145,20 @@ fn used(seen: &Seen<'_>) -> Result<BTreeSet<String>, String> {
         for object in seen.of_harvester(&path)? {
             used.extend(of_volumes(object.pointer(spec).unwrap_or(&Value::Null)));
             used.extend(of_templates(object));
-            let status = object["status"]["volumeStatus"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let status = members(&object["status"]["volumeStatus"]);
             used.extend(status.iter().map(|it| text(it, "/persistentVolumeClaimInfo/claimName").to_owned()));
         }
     }
     for snapshot in seen.of_harvester(&facts::snapshots(namespace))? {
         used.insert(text(snapshot, "/spec/source/persistentVolumeClaimName").to_owned());
+    }
+    // an export is in no machine: the host serves it
+    for export in seen.of_harvester(facts::EXPORTS)? {
+        if text(export, "/spec/desiredState") == "Enabled"
+            || annotation(export, annotations::CSI_EXPORT_ON_FOR).is_some()
+        {
+            used.extend([name(export), text(export, "/spec/networkFSName")].map(str::to_owned));
+        }
     }
     // a copy that is still being made reads its source
     for claim in seen.of_harvester(&facts::claims(namespace))? {
@@ -162,17 +174,15 @@ fn used(seen: &Seen<'_>) -> Result<BTreeSet<String>, String> {
 }
 
 fn of_volumes(spec: &Value) -> impl Iterator<Item = String> {
-    let volumes = spec["volumes"].as_array().map(Vec::as_slice).unwrap_or_default();
     let names = |volume: &Value| {
         ["/persistentVolumeClaim/claimName", "/dataVolume/name"].map(|field| text(volume, field).to_owned())
     };
-    volumes.iter().flat_map(names).collect::<Vec<_>>().into_iter()
+    members(&spec["volumes"]).iter().flat_map(names).collect::<Vec<_>>().into_iter()
 }
 
 /// Claims that Harvester makes for a machine, and names of those that it deletes with it.
 fn of_templates(machine: &Value) -> Vec<String> {
-    let annotations = &machine["metadata"]["annotations"];
-    let templates = annotations[annotations::CLAIM_TEMPLATES].as_str().unwrap_or_default();
+    let templates = annotation(machine, annotations::CLAIM_TEMPLATES).unwrap_or_default();
     let templates: Vec<Value> = serde_json::from_str(templates).unwrap_or_default();
     templates.iter().map(|template| name(template).to_owned()).collect()
 }

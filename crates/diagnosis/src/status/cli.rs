@@ -12,8 +12,8 @@ use program::{
 
 use super::{render, status};
 use crate::{
-    cli::{CLOUD_CONFIG, GUEST, OUTPUT, PROGRAM, is_json, refuse},
     doctor::read,
+    flags::{CLOUD_CONFIG, GUEST, OUTPUT, PROGRAM, is_json, refuse, used},
     screen::{Colour, over},
 };
 
@@ -65,12 +65,16 @@ async fn run(
     let settings = Options::named(&format!("{PROGRAM}/{} status", env!("CARGO_PKG_VERSION")));
     let guest = cloud_config::local(&from, &settings).map_err(|error| error.to_string())?;
     let config = cloud_config::find(cloud_config.as_deref()).and_then(|file| CloudConfig::read(&file));
-    let harvester = config.as_ref().ok().and_then(|config| Connection::open(config, &settings).ok());
+    let now = process.clock.now();
+    let read = async {
+        let used = used(config, Ok(&guest), &settings).await;
+        let facts = read::read(&guest, used.as_ref().map_err(ToString::to_string), &settings, now).await;
+        (used, facts)
+    };
+    let (used, mut facts) = program::progress("reading both clusters", read).await;
+    let harvester = used.ok().and_then(|used| Connection::open(&used.config, &settings).ok());
     let harvester = harvester.map(|connection| connection.client());
-    let config = config.as_ref().map_err(ToString::to_string);
     let (is_terminal, colour) = (std::io::stdout().is_terminal(), Colour::of_stdout());
-    let read = read::read(&guest, config, &settings, process.clock.now());
-    let mut facts = program::progress("reading both clusters", read).await;
     let mut shown = String::new();
     loop {
         let now = status(&facts);

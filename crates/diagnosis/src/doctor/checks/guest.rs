@@ -8,7 +8,11 @@ use serde_json::Value;
 
 use super::{
     super::{Outcome, facts::Facts, read},
-    annotation, config, items, key, name, some, text,
+    config, items, some,
+};
+use crate::{
+    json::{annotation, is_true, key, members, name, text, uid},
+    whose::{machine_uid, shown},
 };
 
 const UNINITIALISED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
@@ -27,19 +31,14 @@ fn own_nodes(facts: &Facts) -> Result<impl Iterator<Item = &Value> + Clone, Outc
     }
 }
 
-/// The UID of the Node's VirtualMachine; empty where it has none.
-pub(super) fn machine_uid(node: &Value) -> &str {
-    text(node, "/spec/providerID").strip_prefix(names::PROVIDER_ID_PREFIX).unwrap_or_default()
-}
-
 /// Of provider IDs.
 const OF_K3S: &str = "k3s://";
 
 pub(super) fn nodes(facts: &Facts) -> Result<Outcome, Outcome> {
     let nodes = own_nodes(facts)?;
     let is_lost = |node: &&Value| {
-        let taints = node["spec"]["taints"].as_array().into_iter().flatten();
-        machine_uid(node).is_empty() || taints.clone().any(|taint| taint["key"] == UNINITIALISED)
+        let taints = members(&node["spec"]["taints"]);
+        machine_uid(node).is_empty() || taints.iter().any(|taint| taint["key"] == UNINITIALISED)
     };
     let lost: Vec<_> = nodes.clone().filter(is_lost).map(name).collect();
     let is_of_k3s = |node: &Value| text(node, "/spec/providerID").starts_with(OF_K3S);
@@ -63,10 +62,7 @@ pub(super) fn nodes(facts: &Facts) -> Result<Outcome, Outcome> {
 
 pub(super) fn machines(facts: &Facts) -> Result<Outcome, Outcome> {
     let namespace = &config(facts)?.namespace;
-    let there: BTreeSet<_> = items(&facts.harvester, &read::machines(namespace))?
-        .iter()
-        .map(|machine| text(machine, "/metadata/uid"))
-        .collect();
+    let there: BTreeSet<_> = items(&facts.harvester, &read::machines(namespace))?.iter().map(uid).collect();
     let nodes = own_nodes(facts)?;
     let gone: Vec<_> = nodes.clone().filter(|node| !there.contains(machine_uid(node))).map(name).collect();
     Ok(if gone.is_empty() {
@@ -88,12 +84,9 @@ pub(super) fn agents(facts: &Facts) -> Result<Outcome, Outcome> {
     let namespace = &config(facts)?.namespace;
     let machines = items(&facts.harvester, &read::machines(namespace))?;
     let instances = items(&facts.harvester, &read::instances(namespace))?;
-    let is_connected = |instance: &Value| {
-        let conditions = instance["status"]["conditions"].as_array().into_iter().flatten();
-        conditions.clone().any(|it| it["type"] == "AgentConnected" && it["status"] == "True")
-    };
+    let is_connected = |instance: &Value| is_true(instance, "AgentConnected");
     let of_nodes: BTreeSet<_> = own_nodes(facts)?.map(machine_uid).collect();
-    let of_nodes = machines.iter().filter(|machine| of_nodes.contains(text(machine, "/metadata/uid")));
+    let of_nodes = machines.iter().filter(|machine| of_nodes.contains(uid(machine)));
     let of_nodes: Vec<_> = of_nodes.map(name).collect();
     let instance = |machine: &&&str| instances.iter().find(|instance| name(instance) == **machine);
     let stopped: Vec<_> = of_nodes.iter().filter(|machine| instance(machine).is_none()).collect();
@@ -121,11 +114,6 @@ pub(super) fn balanced(facts: &Facts) -> Result<Vec<&Value>, Outcome> {
     Ok(services.iter().filter(|service| text(service, "/spec/type") == "LoadBalancer").collect())
 }
 
-pub(super) fn shown(service: &Value) -> impl Iterator<Item = IpAddr> {
-    let ingress = service["status"]["loadBalancer"]["ingress"].as_array().into_iter().flatten();
-    ingress.filter_map(|ingress| ingress["ip"].as_str()?.parse().ok())
-}
-
 /// Where network plugins write the address of their tunnels (harvester issues 8072 and 9767).
 const TUNNELS: [&str; 3] =
     ["flannel.alpha.coreos.com/public-ip", "projectcalico.org/IPv4Address", "projectcalico.org/IPv6Address"];
@@ -134,9 +122,9 @@ pub(super) fn tunnel_address(facts: &Facts) -> Result<Outcome, Outcome> {
     let vips: BTreeSet<IpAddr> = balanced(facts)?.into_iter().flat_map(shown).collect();
     let (mut are_told, mut took, mut strange) = (false, Vec::new(), Vec::new());
     for node in items(&facts.guest, read::NODES)? {
-        let own = node["status"]["addresses"].as_array().into_iter().flatten();
+        let own = members(&node["status"]["addresses"]).iter();
         let own: BTreeSet<IpAddr> = own.filter_map(|it| text(it, "/address").parse().ok()).collect();
-        let told = TUNNELS.iter().map(|key| annotation(node, key));
+        let told = TUNNELS.iter().filter_map(|key| annotation(node, key));
         // Calico writes the length of the prefix too
         for address in told.filter_map(|it| it.split('/').next()?.parse().ok()) {
             are_told = true;
@@ -174,8 +162,9 @@ pub(super) fn waits(facts: &Facts, service: &Value) -> bool {
 }
 
 pub(super) fn dhcp(facts: &Facts) -> Result<Outcome, Outcome> {
-    let is_leased =
-        |service: &&Value| annotation(service, annotations::KUBE_VIP_LOADBALANCER_IPS) == names::DHCP_ADDRESS;
+    let is_leased = |service: &&Value| {
+        annotation(service, annotations::KUBE_VIP_LOADBALANCER_IPS) == Some(names::DHCP_ADDRESS)
+    };
     let waiting: Vec<_> =
         balanced(facts)?.into_iter().filter(is_leased).filter(|it| waits(facts, it)).map(key).collect();
     Ok(if waiting.is_empty() {

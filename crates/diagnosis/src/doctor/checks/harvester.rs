@@ -8,6 +8,7 @@ use super::{
     },
     answer, config, got, items, unread,
 };
+use crate::json::members;
 
 /// The kinds, as the server's list of its resources names them.
 const KINDS: [&str; 2] = ["loadbalancers", "ippools"];
@@ -15,9 +16,7 @@ const KINDS: [&str; 2] = ["loadbalancers", "ippools"];
 pub(super) fn crds(facts: &Facts) -> Result<Outcome, Outcome> {
     let there = match answer(&facts.harvester, read::BALANCER_KINDS) {
         Err(Failed { trouble: Trouble::NotFound, .. }) => &[],
-        _ => got(&facts.harvester, read::BALANCER_KINDS)?["resources"]
-            .as_array()
-            .map_or(&[][..], Vec::as_slice),
+        _ => members(&got(&facts.harvester, read::BALANCER_KINDS)?["resources"]),
     };
     let is_missing = |kind: &&str| !there.iter().any(|resource| resource["name"] == **kind);
     let missing: Vec<_> = KINDS.into_iter().filter(is_missing).collect();
@@ -29,7 +28,8 @@ pub(super) fn crds(facts: &Facts) -> Result<Outcome, Outcome> {
                 "Harvester does not serve {} of loadbalancer.harvesterhci.io/v1beta1",
                 missing.join(" and ")
             ),
-            "install the chart harvester-load-balancer in Harvester",
+            "in Harvester run `kubectl apply --server-side --force-conflicts -f deploy/crds`; the chart harvester-load-balancer \
+             makes these kinds too",
         )
     })
 }

@@ -9,15 +9,19 @@ use serde_json::Value;
 use super::{
     super::{Outcome, facts::Facts, read},
     answer, config,
-    guest::{balanced, shown},
-    items, key, name, some, text,
+    credential::lasting,
+    guest::balanced,
+    items, some,
+};
+use crate::{
+    json::{self, annotation, is_deleted, key, label, members, name, text},
+    whose::{addresses, service_of, shown},
 };
 
 /// Attached or detached only in part.
 fn is_under_way(attachment: &Value) -> bool {
     text(attachment, "/spec/attacher") == names::CSI_DRIVER
-        && (attachment["status"]["attached"] != true
-            || !text(attachment, "/metadata/deletionTimestamp").is_empty())
+        && (attachment["status"]["attached"] != true || is_deleted(attachment))
 }
 
 pub(super) fn attachments(facts: &Facts) -> Result<Outcome, Outcome> {
@@ -41,8 +45,7 @@ pub(super) fn attachments(facts: &Facts) -> Result<Outcome, Outcome> {
 
 /// The claims that the machine's template has, on the way of a claim or of a DataVolume.
 fn claims(machine: &Value) -> impl Iterator<Item = &str> {
-    let volumes = machine["spec"]["template"]["spec"]["volumes"].as_array().into_iter().flatten();
-    volumes.filter_map(|volume| {
+    members(&machine["spec"]["template"]["spec"]["volumes"]).iter().filter_map(|volume| {
         let claim = volume["persistentVolumeClaim"]["claimName"].as_str();
         claim.or_else(|| volume["dataVolume"]["name"].as_str())
     })
@@ -102,13 +105,11 @@ pub(super) fn service_addresses(facts: &Facts) -> Result<Outcome, Outcome> {
 /// The load balancers of Services that are here, which the name of the Service, its namespace and its address tell.
 fn of_this_cluster(facts: &Facts) -> Result<Vec<&Value>, Outcome> {
     let services = balanced(facts)?;
-    let addresses: BTreeMap<String, BTreeSet<_>> =
+    let shown_by: BTreeMap<String, BTreeSet<_>> =
         services.iter().map(|service| (key(service), shown(service).collect())).collect();
     let is_ours = |object: &&Value| {
-        let label = |key: &str| object["metadata"]["labels"][key].as_str().unwrap_or_default();
-        let service = format!("{}/{}", label(labels::SERVICE_NAMESPACE), label(labels::SERVICE_NAME));
-        let address = text(object, "/status/address").parse().ok();
-        addresses.get(&service).zip(address).is_some_and(|(shown, address)| shown.contains(&address))
+        let shown = shown_by.get(&service_of(object));
+        shown.is_some_and(|shown| addresses(object).any(|address| shown.contains(&address)))
     };
     let objects = items(&facts.harvester, &read::balancers(&config(facts)?.namespace))?;
     Ok(objects.iter().filter(is_ours).collect())
@@ -116,8 +117,7 @@ fn of_this_cluster(facts: &Facts) -> Result<Vec<&Value>, Outcome> {
 
 pub(super) fn cluster_name(facts: &Facts) -> Result<Outcome, Outcome> {
     let objects = of_this_cluster(facts)?;
-    let names: BTreeSet<_> =
-        objects.iter().filter_map(|object| object["metadata"]["labels"][labels::CLUSTER].as_str()).collect();
+    let names: BTreeSet<_> = objects.iter().filter_map(|object| label(object, labels::CLUSTER)).collect();
     let names: Vec<_> = names.into_iter().collect();
     Ok(match names[..] {
         [] => Outcome::green("there is no load balancer yet: any name will do"),
@@ -172,17 +172,14 @@ pub(super) fn way_back_fields(facts: &Facts) -> Result<Outcome, Outcome> {
     let objects = items(&facts.harvester, &read::balancers(&config(facts)?.namespace))?;
     // most cloud-configs may not list pools
     let pools = answer(&facts.harvester, read::POOLS).as_ref().ok();
-    let pools: Vec<_> = pools.and_then(|pools| pools["items"].as_array()).into_iter().flatten().collect();
+    let pools = pools.map(json::items).unwrap_or_default();
     let drains = |pool: &Value| {
-        let ranges = pool["spec"]["ranges"].as_array().into_iter().flatten();
-        ranges
-            .clone()
-            .any(|range| range["drain"] == true)
-            .then(|| format!("{} (spec.ranges.drain)", name(pool)))
+        let is_draining = members(&pool["spec"]["ranges"]).iter().any(|range| range["drain"] == true);
+        is_draining.then(|| format!("{} (spec.ranges.drain)", name(pool)))
     };
     let by_name = |pool: &Value| {
-        let said = pool["metadata"]["annotations"][annotations::AUTO_ASSIGN].as_str();
-        (said == Some("false")).then(|| format!("{} (auto-assign)", name(pool)))
+        (annotation(pool, annotations::AUTO_ASSIGN) == Some("false"))
+            .then(|| format!("{} (auto-assign)", name(pool)))
     };
     let of_pools = pools.iter().flat_map(|pool| {
         unknown_to_go(pool, &POOL_FIELDS).chain(drains(pool)).chain(by_name(pool)).collect::<Vec<_>>()
@@ -201,10 +198,11 @@ pub(super) fn way_back_fields(facts: &Facts) -> Result<Outcome, Outcome> {
 }
 
 pub(super) fn way_back_credential(facts: &Facts) -> Result<Outcome, Outcome> {
-    Ok(match config(facts)?.expiry {
+    let config = config(facts)?;
+    Ok(match config.expiry {
         Expiry::At(end) => Outcome::red(
             format!("it ends at {end}, and the Go programs neither renew it nor follow a change"),
-            "make one that does not end with deploy/generate_addon.sh, and give the Go charts that one",
+            format!("{}, and give the Go charts that one, whose token does not end", lasting(config)),
         ),
         Expiry::Never | Expiry::Unknown => Outcome::green("it is not known to end"),
     })

@@ -7,16 +7,21 @@ use super::{
         Outcome,
         facts::{Asked, Facts},
     },
-    config, harvester_release, some,
+    config,
+    credential::bind,
+    harvester_release, some,
     storage::uses_storage,
 };
+use crate::shell::shell_word;
 
 const LOAD_BALANCERS: &str = "rights-load-balancers";
+const MACHINES: &str = "rights-machines";
 const VOLUMES: &str = "rights-volumes";
 
 /// Whether the rights of a check are given: red where the part does not work, amber where something is off.
 fn rights(facts: &Facts, check: &str, feature: &str) -> Result<Outcome, Outcome> {
-    let namespace = &config(facts)?.namespace;
+    let config = config(facts)?;
+    let namespace = &config.namespace;
     let of_check = || facts.rights.iter().filter(|asked| asked.check == check);
     if of_check().next().is_none() || of_check().any(|asked| asked.allowed.is_none()) {
         return Err(Outcome::not_asked("Harvester does not answer to questions about rights"));
@@ -27,15 +32,23 @@ fn rights(facts: &Facts, check: &str, feature: &str) -> Result<Outcome, Outcome>
         return Err(Outcome::waits_for(LOAD_BALANCERS));
     }
     let refused = || of_check().filter(|asked| asked.allowed == Some(false));
-    let lame = refused().filter(|it| it.off.is_none() || is_only_way(facts, it));
-    let lame: Vec<_> = lame.map(|it| it.right.to_string()).collect();
-    if !lame.is_empty() {
+    let lame: Vec<_> = refused().filter(|it| it.is_vital || is_only_way(facts, it)).collect();
+    // what both parts need is told once
+    let is_told = |it: &&Asked| {
+        check == VOLUMES
+            && facts
+                .rights
+                .iter()
+                .any(|other| other.check == MACHINES && other.is_vital && other.right == it.right)
+    };
+    if !lame.is_empty() && lame.iter().all(|it| is_told(it)) {
+        return Err(Outcome::waits_for(MACHINES));
+    }
+    if let Some(first) = lame.first() {
+        let rights: Vec<_> = lame.iter().map(|it| it.right.to_string()).collect();
         return Ok(Outcome::red(
-            format!("not allowed in namespace {namespace}: {}", some(&lame)),
-            format!(
-                "bind the role of deploy/rbac in namespace {namespace} to the cloud-config's ServiceAccount; without it \
-                 {feature} are not served"
-            ),
+            format!("not allowed: {}; without the first {}", some(&rights), first.off),
+            format!("ClusterRole {} grants it: {}", first.role, bind(config, check == VOLUMES)),
         ));
     }
     // what the roles of this release lack cannot be bound
@@ -45,13 +58,13 @@ fn rights(facts: &Facts, check: &str, feature: &str) -> Result<Outcome, Outcome>
     Ok(match off.first() {
         None => Outcome::green(format!("all that {feature} need, in namespace {namespace}")),
         Some(first) => Outcome::amber(
+            format!("{} of {} rights are missing, and so {}", off.len(), of_check().count(), first.off),
             format!(
-                "{} of {} rights are missing, and so {}",
-                off.len(),
-                of_check().count(),
-                first.off.unwrap_or_default()
+                "`harvester-cloud-provider cloud-config inspect{} {}` lists them, what is off without each, and the role to \
+                 bind",
+                if check == VOLUMES { " --for csi" } else { "" },
+                shell_word(&config.file)
             ),
-            "`harvester-cloud-provider cloud-config inspect` lists them, what is off without each, and the role to bind",
         ),
     })
 }
@@ -90,7 +103,7 @@ pub(super) fn rights_load_balancers(facts: &Facts) -> Result<Outcome, Outcome> {
 }
 
 pub(super) fn rights_machines(facts: &Facts) -> Result<Outcome, Outcome> {
-    rights(facts, "rights-machines", "Nodes")
+    rights(facts, MACHINES, "Nodes")
 }
 
 pub(super) fn rights_volumes(facts: &Facts) -> Result<Outcome, Outcome> {

@@ -5,16 +5,18 @@ use std::collections::BTreeSet;
 use harvester_api::names;
 use serde_json::Value;
 
-use crate::explain::cut;
-
 use super::{
     super::{
         Outcome,
         facts::{Facts, Failed, Trouble},
         read,
     },
-    answer, items, name, some, text, unread,
+    answer, items, some, unread,
     workloads::{is_of_csi, leader, trusted},
+};
+use crate::{
+    json::{name, text},
+    screen::cut,
 };
 
 fn is_registered(facts: &Facts) -> Result<bool, Outcome> {

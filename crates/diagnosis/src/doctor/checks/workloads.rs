@@ -14,11 +14,15 @@ use super::{
         facts::{Facts, Failed, Trouble},
         read,
     },
-    CLOCKS_DIFFER, annotation, answer, got,
+    CLOCKS_DIFFER, answer, got,
     guest::{balanced, waits},
-    items, key, name, some, text,
+    items, some,
 };
-use crate::{explain::cut, shell::shell_word};
+use crate::{
+    json::{annotation, key, members, name, text},
+    screen::cut,
+    shell::shell_word,
+};
 
 /// Somebody holds the Lease, and renewed it in time.
 pub(super) fn leader(facts: &Facts, path: &str, program: &str) -> Result<Outcome, Outcome> {
@@ -62,7 +66,7 @@ pub(super) fn trusted<'a>(
     path: &str,
 ) -> Result<impl Iterator<Item = &'a Value> + Clone, Outcome> {
     let bindings = items(&facts.guest, read::BINDINGS)?.iter();
-    let subjects = bindings.flat_map(|binding| binding["subjects"].as_array().into_iter().flatten());
+    let subjects = bindings.flat_map(|binding| members(&binding["subjects"]));
     let accounts = subjects.filter(|subject| subject["kind"] == "ServiceAccount");
     let accounts: BTreeSet<_> = accounts.map(|it| (text(it, "/namespace"), text(it, "/name"))).collect();
     Ok(items(&facts.guest, path)?.iter().filter(move |workload| {
@@ -75,13 +79,16 @@ pub(super) fn trusted<'a>(
 /// Deployments and DaemonSets that are to have a Pod.
 fn running(facts: &Facts) -> Result<impl Iterator<Item = &Value> + Clone, Outcome> {
     let all = trusted(facts, read::DEPLOYMENTS)?.chain(trusted(facts, read::DAEMON_SETS)?);
-    Ok(all.filter(|workload| {
-        workload["spec"]["replicas"] != 0 && workload["status"]["desiredNumberScheduled"] != 0
-    }))
+    Ok(all.filter(|workload| is_wanted(workload)))
+}
+
+/// Whether it is to have a Pod.
+fn is_wanted(workload: &Value) -> bool {
+    workload["spec"]["replicas"] != 0 && workload["status"]["desiredNumberScheduled"] != 0
 }
 
 fn containers(workload: &Value) -> impl Iterator<Item = &Value> {
-    workload["spec"]["template"]["spec"]["containers"].as_array().into_iter().flatten()
+    members(&workload["spec"]["template"]["spec"]["containers"]).iter()
 }
 
 /// The name of the image without registry and tag.
@@ -101,7 +108,7 @@ fn is_kube_vip(workload: &Value) -> bool {
 
 /// The program that a container runs, and its subcommand if there is one. One image has several of these programs.
 fn program(container: &Value) -> (&str, Option<&str>) {
-    let words = |field: &str| container[field].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let words = |field: &str| members(&container[field]).iter().filter_map(Value::as_str);
     let named = words("command").next().and_then(|file| file.rsplit('/').next());
     let first = words("command").skip(1).chain(words("args")).next();
     (named.unwrap_or(image(container)), first.filter(|word| !word.starts_with('-')))
@@ -121,7 +128,7 @@ const PROVIDER: &str = "harvester-cloud-provider";
 
 pub(super) fn one_provider(facts: &Facts) -> Result<Outcome, Outcome> {
     let providers: Vec<_> = running(facts)?.filter(|it| is_provider(it)).map(key).collect();
-    let nodes = trusted(facts, read::DAEMON_SETS)?;
+    let nodes = trusted(facts, read::DAEMON_SETS)?.filter(|it| is_wanted(it));
     let drivers: Vec<_> = nodes.filter(|it| is_of_csi(it)).map(key).collect();
     for (what, found) in [("cloud providers", &providers), ("CSI drivers", &drivers)] {
         if found.len() > 1 {
@@ -140,7 +147,7 @@ pub(super) fn one_provider(facts: &Facts) -> Result<Outcome, Outcome> {
 pub(super) fn kube_vip(facts: &Facts) -> Result<Outcome, Outcome> {
     let asking: Vec<_> = balanced(facts)?
         .into_iter()
-        .filter(|service| !annotation(service, annotations::KUBE_VIP_LOADBALANCER_IPS).is_empty())
+        .filter(|service| annotation(service, annotations::KUBE_VIP_LOADBALANCER_IPS).is_some())
         .collect();
     let waiting: Vec<_> = asking.iter().filter(|service| waits(facts, service)).map(|it| key(it)).collect();
     let sets: Vec<_> = running(facts)?.filter(|workload| is_kube_vip(workload)).collect();
@@ -153,8 +160,9 @@ pub(super) fn kube_vip(facts: &Facts) -> Result<Outcome, Outcome> {
         Some(set) if !asking.is_empty() => Outcome::red(
             format!("no Pod of {} is ready", key(set)),
             format!(
-                "`kubectl -n {} describe daemonset {}` shows why",
+                "`kubectl -n {} describe {} {}` shows why",
                 shell_word(text(set, "/metadata/namespace")),
+                if set["spec"]["replicas"].is_null() { "daemonset" } else { "deployment" },
                 shell_word(name(set))
             ),
         ),

@@ -18,24 +18,23 @@ fn a_mark_on_an_object_whose_service_is_there_and_another_clusters_object_are_no
     assert_eq!(marked, []);
 }
 
+/// A LoadBalancer whose Service is gone carries this UID and this name of a cluster; that of the guest cluster is `c1`.
+fn marked(facts: &mut Facts, uid: &str, cluster: &str) {
+    change(&mut facts.guest, read::SERVICES, |all| {
+        let kubernetes = json!({"metadata": {"namespace": "default", "name": "kubernetes", "uid": "c1"}});
+        all["items"].as_array_mut().unwrap().push(kubernetes);
+    });
+    change(&mut facts.harvester, &read::balancers("team-a"), |all| {
+        all["items"][0]["metadata"]["annotations"] =
+            json!({"cloudprovider.harvesterhci.io/cluster-uid": uid});
+        all["items"][0]["metadata"]["labels"] = json!({"cloudprovider.harvesterhci.io/cluster": cluster});
+        all["items"][0]["status"] = json!({});
+    });
+}
+
 #[test]
 fn an_object_that_names_this_cluster_by_uid_is_a_leftover_under_any_name_of_the_cluster() {
-    let of = |uid: &'static str| {
-        told(move |facts| {
-            change(&mut facts.guest, read::SERVICES, |all| {
-                let kubernetes =
-                    json!({"metadata": {"namespace": "default", "name": "kubernetes", "uid": "c1"}});
-                all["items"].as_array_mut().unwrap().push(kubernetes);
-            });
-            change(&mut facts.harvester, &read::balancers("team-a"), |all| {
-                all["items"][0]["metadata"]["annotations"] =
-                    json!({"cloudprovider.harvesterhci.io/cluster-uid": uid});
-                all["items"][0]["metadata"]["labels"] =
-                    json!({"cloudprovider.harvesterhci.io/cluster": "blue"});
-                all["items"][0]["status"] = json!({});
-            });
-        })
-    };
+    let of = |uid: &'static str| told(move |facts| marked(facts, uid, "blue"));
     assert_eq!(of("c1"), [("leftovers", Verdict::Red)]);
     assert_eq!(of("c2"), [], "it is another cluster's");
 }
@@ -92,18 +91,7 @@ fn the_name_of_a_cluster_proves_nothing_where_a_machine_has_it_that_is_no_node()
 fn the_uid_of_a_cluster_proves_nothing_beside_machines_that_may_be_of_its_original() {
     let restored = |name: &'static str, of_other: &'static str| {
         told(move |facts| {
-            change(&mut facts.guest, read::SERVICES, |all| {
-                let kubernetes =
-                    json!({"metadata": {"namespace": "default", "name": "kubernetes", "uid": "c1"}});
-                all["items"].as_array_mut().unwrap().push(kubernetes);
-            });
-            change(&mut facts.harvester, &read::balancers("team-a"), |all| {
-                all["items"][0]["metadata"]["annotations"] =
-                    json!({"cloudprovider.harvesterhci.io/cluster-uid": "c1"});
-                all["items"][0]["metadata"]["labels"] =
-                    json!({"cloudprovider.harvesterhci.io/cluster": name});
-                all["items"][0]["status"] = json!({});
-            });
+            marked(facts, "c1", name);
             change(&mut facts.harvester, &read::machines("team-a"), |all| {
                 all["items"][1]["metadata"]["labels"] =
                     json!({"guestcluster.harvesterhci.io/name": of_other});
@@ -114,6 +102,25 @@ fn the_uid_of_a_cluster_proves_nothing_beside_machines_that_may_be_of_its_origin
     for (name, of_other) in [("blue", ""), ("blue", "blue"), ("kubernetes", "red"), ("", "red")] {
         assert_eq!(restored(name, of_other), [("leftovers", Verdict::NotAsked)], "{name:?} {of_other:?}");
     }
+}
+
+// its backup has the Node of that one, whose machine runs
+#[test]
+fn a_node_that_is_not_ready_proves_nothing() {
+    let told = told(|facts| {
+        marked(facts, "c1", "blue");
+        change(&mut facts.guest, read::NODES, |all| {
+            let mut lost = all["items"][0].clone();
+            lost["metadata"] = json!({"name": "blue-0"});
+            lost["spec"]["providerID"] = json!("harvester://uid-9");
+            lost["status"]["conditions"] = json!([{"type": "Ready", "status": "Unknown"}]);
+            all["items"].as_array_mut().unwrap().push(lost);
+        });
+        change(&mut facts.harvester, &read::machines("team-a"), |all| {
+            all["items"][1]["metadata"]["labels"] = json!({"guestcluster.harvesterhci.io/name": "blue"});
+        });
+    });
+    assert!(told.contains(&("leftovers", Verdict::NotAsked)), "{told:?}");
 }
 
 #[test]

@@ -46,6 +46,41 @@ fn a_right_that_a_feature_needs_is_amber_where_the_release_has_it() {
     assert_eq!(denied("v1.5.0"), [], "its role has no such right");
 }
 
+#[rstest]
+#[case::works_without(
+    "update",
+    "loadbalancers",
+    "rights-load-balancers",
+    Verdict::Amber,
+    "changed Services keep"
+)]
+#[case::is_late_without("watch", "virtualmachines", "rights-machines", Verdict::Amber, "noticed late")]
+#[case::is_lost_without(
+    "create",
+    "loadbalancers",
+    "rights-load-balancers",
+    Verdict::Red,
+    "no Service gets an address"
+)]
+fn a_missing_right_is_red_where_the_part_does_not_work_without_and_the_line_says_what_is_off(
+    #[case] verb: &str,
+    #[case] resource: &str,
+    #[case] id: &str,
+    #[case] verdict: Verdict,
+    #[case] words: &str,
+) {
+    let mut facts = healthy();
+    deny(&mut facts, verb, resource);
+    let found = examine(&facts, Occasion::Daily).into_iter().find(|finding| finding.id == id).unwrap();
+    assert_eq!(found.verdict, verdict, "{found:?}");
+    assert!(found.sentence.contains(words), "{found:?}");
+    let mend = found.mend.unwrap();
+    assert!(
+        mend.contains("`KUBECONFIG=harvester.kubeconfig ") || mend.contains("inspect cloud-config`"),
+        "{mend}"
+    );
+}
+
 #[test]
 fn of_the_two_ways_into_a_machine_one_is_enough() {
     let without = |patch: bool, subresources: bool| {

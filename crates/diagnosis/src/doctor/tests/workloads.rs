@@ -3,7 +3,7 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::{super::*, Verdict, answers, change, list, told, workload};
+use super::{super::*, Verdict, answers, change, healthy, list, told, workload};
 
 #[test]
 fn another_program_whose_image_has_kube_vip_in_its_name_is_none() {
@@ -113,4 +113,38 @@ fn what_may_not_be_read_of_bindings_is_not_guessed() {
     });
     assert!(unread.iter().all(|(_, verdict)| *verdict == Verdict::NotAsked), "{unread:?}");
     assert!(unread.iter().any(|(id, _)| *id == "one-provider"), "{unread:?}");
+}
+
+#[test]
+fn a_driver_that_no_node_is_to_run_is_no_second_one() {
+    let left = told(|facts| {
+        let mut left = workload("old", "rancher/harvester-csi-driver:v0.1.20", &json!([]));
+        left["status"] = json!({"numberReady": 0, "desiredNumberScheduled": 0});
+        change(&mut facts.guest, read::DAEMON_SETS, |all| all["items"].as_array_mut().unwrap().push(left));
+    });
+    assert_eq!(left, []);
+}
+
+#[test]
+fn the_command_about_kube_vip_names_the_kind_that_it_has() {
+    let mend = |set: &str, field: &str| {
+        let mut facts = healthy();
+        let mut vip = workload("vip", "kube-vip:1", &json!([]));
+        vip["status"] = json!({});
+        vip["spec"][field] = json!(1);
+        change(&mut facts.guest, read::DAEMON_SETS, |all| {
+            drop(all["items"].as_array_mut().unwrap().remove(0))
+        });
+        change(&mut facts.guest, set, |all| all["items"].as_array_mut().unwrap().push(vip));
+        let findings = examine(&facts, Occasion::Daily);
+        findings.into_iter().find(|finding| finding.id == "kube-vip").unwrap().mend.unwrap()
+    };
+    assert_eq!(
+        mend(read::DEPLOYMENTS, "replicas"),
+        "`kubectl -n kube-system describe deployment vip` shows why"
+    );
+    assert_eq!(
+        mend(read::DAEMON_SETS, "minReadySeconds"),
+        "`kubectl -n kube-system describe daemonset vip` shows why"
+    );
 }

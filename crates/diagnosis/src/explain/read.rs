@@ -15,10 +15,13 @@ use k8s_openapi::api::{
 use kube::{Api, Client, Resource, ResourceExt as _, api::ListParams, core::NamespaceResourceScope};
 use load_balancer::{PoolChoice, dry_run as pools};
 
+use super::{
+    decide::{last_seen, report_of, waited},
+    report::{NotRead, Report},
+};
 use crate::{
     access::{nobody, read_only},
-    explain::{cut, last_seen, report_of, waited},
-    report::{NotRead, Report},
+    screen::cut,
 };
 
 /// The Lease of the cloud controller manager, the Go program's too.
@@ -123,7 +126,7 @@ async fn read(clusters: &Clusters, assumed: Assumed, key: &ObjectKey, now: Times
     let vms = GuestVms::of(&nobody(), settings, harvester.vms, harvester.vmis);
     if let (Ok(client), true) = (&clusters.harvester, assumed.host_names) {
         let asked = vms.ask_host_names_once(&read_only(client.clone()), &in_guest.nodes).await;
-        let place = Place { cluster: HARVESTER, namespace: Some(&rules.namespace) };
+        let place = Target { cluster: HARVESTER, namespace: Some(&rules.namespace) };
         harvester.not_read.extend(
             asked.err().map(|error| place.not_read("get", "virtualmachineinstances/guestosinfo", &error)),
         );
@@ -168,14 +171,14 @@ pub(crate) const HARVESTER: &str = "Harvester";
 /// The resource of a [`NotRead`] where there is no client.
 pub(crate) const EVERYTHING: &str = "all resources";
 
-/// A place where a request went.
+/// The cluster and the namespace that a request is about.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct Target<'a> {
     cluster: &'static str,
     namespace: Option<&'a str>,
 }
 
-impl Place<'_> {
+impl Target<'_> {
     fn not_read(self, verb: &'static str, resource: &'static str, error: &kube::Error) -> NotRead {
         let mut why = error_message(error);
         if matches!(error, kube::Error::Api(status) if verb == "list" && status.is_not_found()) {
@@ -202,9 +205,9 @@ struct InGuest {
 
 impl InGuest {
     async fn read(guest: &Client, service: &Service, key: &ObjectKey) -> Self {
-        let everywhere = Place { cluster: GUEST, namespace: None };
-        let here = Place { namespace: Some(&key.namespace), ..everywhere };
-        let system = Place { namespace: Some(names::KUBE_SYSTEM), ..everywhere };
+        let everywhere = Target { cluster: GUEST, namespace: None };
+        let here = Target { namespace: Some(&key.namespace), ..everywhere };
+        let system = Target { namespace: Some(names::KUBE_SYSTEM), ..everywhere };
         let about = ListParams::default().limit(EVENTS).fields(&format!("involvedObject.name={}", key.name));
         let events: Api<Event> = Api::namespaced(guest.clone(), &key.namespace);
         let leases: Api<Lease> = Api::namespaced(guest.clone(), names::KUBE_SYSTEM);
@@ -251,7 +254,7 @@ impl InGuest {
 async fn services_here(
     guest: &Client,
     service: &Service,
-    here: Place<'_>,
+    here: Target<'_>,
     not_read: &mut Vec<NotRead>,
 ) -> Cache<Service> {
     let namespace = here.namespace.unwrap_or_default();
@@ -267,7 +270,7 @@ async fn services_here(
             vec![service.clone()]
         }
     };
-    let default = Place { namespace: Some("default"), ..here };
+    let default = Target { namespace: Some("default"), ..here };
     match kubernetes {
         Ok(kubernetes) => all.extend(kubernetes.filter(|_| namespace != "default")),
         Err(error) => not_read.push(default.not_read("get", "services", &error)),
@@ -297,8 +300,8 @@ impl InHarvester {
     }
 
     async fn read(harvester: &Client, namespace: &str) -> Self {
-        let everywhere = Place { cluster: HARVESTER, namespace: None };
-        let here = Place { namespace: Some(namespace), ..everywhere };
+        let everywhere = Target { cluster: HARVESTER, namespace: None };
+        let here = Target { namespace: Some(namespace), ..everywhere };
         let (load_balancers, vms, vmis, pools) = join!(
             here.list(namespaced(harvester, namespace), "loadbalancers"),
             here.list(namespaced(harvester, namespace), "virtualmachines"),
@@ -325,7 +328,7 @@ async fn pool_lists(
     own: &Cache<RawObject<LoadBalancer>>,
     not_read: &mut Vec<NotRead>,
 ) -> pools::Lists {
-    let everywhere = Place { cluster: HARVESTER, namespace: None };
+    let everywhere = Target { cluster: HARVESTER, namespace: None };
     let made = ListParams::default().labels(&format!("{}=true", labels::SERVICE_LB));
     let services: Api<RawObject<Service>> = Api::all(harvester.clone());
     let (load_balancers, services) =

@@ -14,47 +14,10 @@ use program::{
     flags::{Flag, Reader, Table},
 };
 
-use crate::{Assumed, Clusters, Error, explain, render};
+use super::{Assumed, Clusters, Error, explain, render, report::Report};
+use crate::flags::{CLOUD_CONFIG, GUEST, NAMESPACE, OUTPUT, PROGRAM, is_json, refuse, used};
 
-/// Name in usage texts and in the User-Agent.
-pub const PROGRAM: &str = "harvester-cloud-provider";
 const NO_SUCH_SERVICE: u8 = 3;
-const WRONG_ARGUMENTS: u8 = 2;
-
-/// Flags of all programs that look at both clusters.
-pub(crate) const GUEST: Flag = Flag::value(
-    "kubeconfig",
-    "FILE",
-    "guest cluster; else the variable KUBECONFIG, else the pod's service account",
-);
-pub(crate) const CLOUD_CONFIG: Flag = Flag::value(
-    "cloud-config",
-    "PATH",
-    "kubeconfig for Harvester, the cloud-config or one that may read more; else it is looked for where the cloud \
-     controller manager looks",
-);
-pub(crate) const NAMESPACE: Flag = Flag::value(
-    "harvester-namespace",
-    "NAMESPACE",
-    "namespace of the guest cluster in Harvester; else that of the cloud-config's context",
-);
-pub(crate) const OUTPUT: Flag = Flag::value("output", "FORMAT", "text or json").default("text");
-
-/// Whether [`OUTPUT`] is json.
-pub(crate) fn is_json(reader: &mut Reader<'_>) -> bool {
-    reader.read("output", false, |text| match text {
-        "text" => Ok(false),
-        "json" => Ok(true),
-        _ => Err(format!("{text:?}: use text or json")),
-    })
-}
-
-/// Tells each fault of a command line.
-pub(crate) fn refuse(faults: &[String]) -> ExitCode {
-    faults.iter().for_each(|fault| complain(fault));
-    complain("see --help");
-    ExitCode::from(WRONG_ARGUMENTS)
-}
 
 /// The flags.
 pub const FLAGS: Table = Table {
@@ -130,7 +93,7 @@ enum Fatal {
     Explain(#[from] Error),
 }
 
-async fn run(options: Options, now: jiff::Timestamp) -> Result<crate::report::Report, Fatal> {
+async fn run(options: Options, now: jiff::Timestamp) -> Result<Report, Fatal> {
     let Options { service, kubeconfig, cloud_config, namespace, mut assumed, json: _ } = options;
     let agent = format!("{PROGRAM}/{} explain", env!("CARGO_PKG_VERSION"));
     let settings = cloud_config::Options::named(&agent);
@@ -148,6 +111,7 @@ async fn run(options: Options, now: jiff::Timestamp) -> Result<crate::report::Re
         Ok(file) => CloudConfig::read(&file),
         Err(error) => Err(error),
     };
+    let config = used(config, Ok(&guest), &settings).await.map(|used| used.config);
     let config = unless_named(config, is_named)?;
     let in_config = config.as_ref().map(|config| config.namespace.clone()).ok();
     assumed.rules.namespace = namespace.or(in_config).unwrap_or_else(|| "default".to_owned());

@@ -15,8 +15,11 @@ use load_balancer::{PoolChoice, dry_run as pools};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::*;
-use crate::{access::nobody, render, report::State};
+use super::{
+    super::{render, report::State},
+    *,
+};
+use crate::access::nobody;
 
 const KEY: &str = "cloudprovider.harvesterhci.io/";
 const NOW: &str = "2026-01-05T09:10:00Z";

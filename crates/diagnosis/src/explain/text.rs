@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::{
-    explain::OF_LOAD_BALANCER,
+use super::{
+    decide::OF_LOAD_BALANCER,
     report::{Address, Report},
 };
 

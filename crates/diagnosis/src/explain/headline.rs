@@ -4,7 +4,7 @@ use cloud_controller_manager::load_balancers::dry_run::{DryRun, Object, Sharing}
 use cloud_provider::LoadBalancerState;
 use controller_kit::EventType;
 
-use crate::report::State;
+use super::report::State;
 
 /// Reasons of the Events about an address that should have been announced by now.
 const OVERDUE: [&str; 2] = ["AddressNotPublished", "HostNotAnnouncing"];

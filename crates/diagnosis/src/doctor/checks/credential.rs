@@ -1,0 +1,141 @@
+//! The credentials for Harvester, the cloud-config's and Rancher's: whether they count, and how long.
+
+use cloud_config::expiry::{Expiry, WARN_BEFORE};
+use credential_rotation::{Renewal, token::Claims};
+use harvester_api::names;
+
+use super::{
+    super::{
+        Outcome,
+        facts::{Config, Facts, Failed, Trouble},
+        read,
+    },
+    answer, config, got,
+};
+use crate::shell::shell_word;
+
+/// The words that name the account of the cloud-config to `cloud-config generate`.
+fn account(config: &Config) -> String {
+    let account = config.claims.as_ref().map_or("ACCOUNT".to_owned(), |claims| shell_word(&claims.account));
+    format!("{account} {}", shell_word(&config.namespace))
+}
+
+/// The flag by which the token is again one that is renewed.
+fn rotate(config: &Config) -> &'static str {
+    if config.claims.as_ref().is_some_and(Claims::is_made_to_rotate) { "--rotate " } else { "" }
+}
+
+/// The command of an administrator of Harvester.
+const GENERATE: &str =
+    "KUBECONFIG=harvester.kubeconfig harvester-cloud-provider cloud-config generate --format kubeconfig";
+
+/// What makes the cloud-config anew, as a command.
+pub(super) fn anew(config: &Config) -> String {
+    format!(
+        "with an administrator's kubeconfig of Harvester run `{GENERATE} {}{} > cloud-config`, and put the file where the \
+         former one is",
+        rotate(config),
+        account(config)
+    )
+}
+
+/// What makes one with a token that does not end, as a command.
+pub(super) fn lasting(config: &Config) -> String {
+    format!(
+        "with an administrator's kubeconfig of Harvester run `{GENERATE} {} > cloud-config`",
+        account(config)
+    )
+}
+
+/// What binds the roles of the cloud provider to the account, or of the CSI driver too, as a command.
+pub(super) fn bind(config: &Config, of_driver: bool) -> String {
+    let part = if of_driver { "--for csi " } else { "" };
+    let rotate = rotate(config);
+    format!(
+        "an administrator of Harvester binds it by `{GENERATE} {part}{rotate}{} > cloud-config`",
+        account(config)
+    )
+}
+
+pub(super) fn login(facts: &Facts) -> Result<Outcome, Outcome> {
+    let config = config(facts)?;
+    // everybody may read /version; the list shows whether the credential counts
+    let answers = [read::balancers(&config.namespace), read::VERSION.to_owned()];
+    for failed in answers.iter().filter_map(|path| answer(&facts.harvester, path).as_ref().err()) {
+        refused(failed, &anew(config))?;
+    }
+    got(&facts.harvester, read::VERSION)?;
+    Ok(Outcome::green("the credential is valid"))
+}
+
+/// An error where the server does not know the credential.
+fn refused(failed: &Failed, mend: &str) -> Result<(), Outcome> {
+    if failed.why.contains("clusters.management.cattle.io") {
+        return Err(Outcome::red(
+            format!("Rancher does not know this Harvester any more: {}", failed.why),
+            format!(
+                "Harvester was imported into Rancher anew (rancher issue 53642): renew the cloud credential in Rancher (Cluster \
+                 Management → Cloud Credentials), then {mend}"
+            ),
+        ));
+    }
+    if failed.trouble == Trouble::Unauthorized {
+        return Err(Outcome::red(
+            format!("Harvester refuses the credential: {}", failed.why),
+            format!("the token was revoked or has ended (harvester issue 5827): {mend}"),
+        ));
+    }
+    Ok(())
+}
+
+pub(super) fn life(facts: &Facts) -> Result<Outcome, Outcome> {
+    let config = config(facts)?;
+    let outcome = lasts(config.expiry, config.renewal.as_ref(), facts, &anew(config));
+    Ok(outcome.and(config.note.as_deref()))
+}
+
+pub(super) fn rancher_credential(facts: &Facts) -> Result<Outcome, Outcome> {
+    let Some(credential) = &facts.rancher else {
+        return Err(Outcome::not_asked(
+            "give it by --rancher-credential: key harvestercredentialConfig-kubeconfigContent of its Secret in namespace \
+             cattle-global-data of Rancher",
+        ));
+    };
+    let mend = "renew the cloud credential in Rancher (Cluster Management → Cloud Credentials)";
+    let credential = credential.as_ref().map_err(|why| Outcome::red(why.clone(), mend))?;
+    if let Err(failed) = &credential.answer {
+        refused(failed, mend)?;
+        return Err(Outcome::red(format!("{} cannot be used: {}", credential.server, failed.why), mend));
+    }
+    Ok(lasts(credential.expiry, None, facts, mend))
+}
+
+/// Below a week something is wrong, unless somebody renews it in time.
+fn lasts(expiry: Expiry, renewal: Option<&Renewal>, facts: &Facts, mend: &str) -> Outcome {
+    match (expiry, expiry.remaining(facts.now_in_harvester())) {
+        (Expiry::At(end), Some(left)) if !left.is_positive() => {
+            Outcome::red(format!("it ended at {end} (harvester issue 5827)"), mend)
+        }
+        (Expiry::At(end), Some(left)) if left < WARN_BEFORE => match renewal {
+            Some(renewal) if renewal.is_in_time(left) => Outcome::green(format!(
+                "it ends at {end}, renewed by the leader that writes Secret {}",
+                renewal.secret
+            )),
+            Some(renewal) => Outcome::amber(
+                format!(
+                    "it ends at {end}, and the leader that writes Secret {} is late to renew it",
+                    renewal.secret
+                ),
+                format!(
+                    "`kubectl --namespace {} get events --field-selector reason=CredentialNotRotated` says why it is not \
+                     renewed",
+                    names::KUBE_SYSTEM
+                ),
+            ),
+            None => Outcome::amber(format!("it ends at {end}, in {} days", left.as_hours() / 24), mend),
+        },
+        (Expiry::At(end), _) => Outcome::green(format!("it ends at {end}")),
+        (Expiry::Never, _) => Outcome::green("it does not end"),
+        (Expiry::Unknown, _) => Outcome::not_asked("the credential does not say when it ends"),
+    }
+}

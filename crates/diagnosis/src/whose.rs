@@ -1,0 +1,203 @@
+//! Whose an object of the guest cluster's namespace in Harvester is: this cluster's, perhaps another one's, or nobody knows.
+//!
+//! Administrators delete what is called this cluster's here, so nobody but Harvester says it: a VirtualMachine carries a cluster's
+//! name, and a Node carries the UID of its VirtualMachine. What Pods of the guest cluster say of themselves does not count, and
+//! neither does a Node that is not ready: a cluster that was restored from a backup has the Nodes of its original too.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use harvester_api::{annotations, labels, names};
+use serde_json::Value;
+
+use crate::json::{annotation, is_true, key, label, members, name, text, uid};
+
+/// The UID of the Node's VirtualMachine; empty where it has none.
+pub(crate) fn machine_uid(node: &Value) -> &str {
+    text(node, "/spec/providerID").strip_prefix(names::PROVIDER_ID_PREFIX).unwrap_or_default()
+}
+
+/// Whether nobody chose the name, so that it says nothing.
+pub(crate) fn is_unnamed(cluster: Option<&str>) -> bool {
+    cluster.is_none_or(|name| name == names::DEFAULT_CLUSTER_NAME)
+}
+
+/// The cluster that a machine says to be of.
+pub(crate) fn cluster_of(machine: &Value) -> Option<&str> {
+    label(machine, labels::GUEST_CLUSTER)
+}
+
+/// Whose an object is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Whose<'a> {
+    /// This guest cluster made it: proved by the annotation with its UID, or by its name on the object and on its machines.
+    Ours,
+    /// It has the proof, and another cluster that looks alike lives by this machine, which carries the object's name.
+    Another(&'a Value),
+    /// It has the proof, and this machine may be of another cluster that looks alike.
+    Doubtful(&'a Value),
+    /// Nothing proves that this guest cluster made it.
+    Unproved,
+}
+
+/// The machines of the namespace, as one guest cluster knows them.
+#[derive(Debug)]
+pub(crate) struct Machines<'a> {
+    /// UID of Service `default/kubernetes`.
+    cluster: Option<&'a str>,
+    /// The name of this guest cluster on its machines, where that proves something.
+    name: Option<&'a str>,
+    own: Vec<&'a Value>,
+    others: Vec<&'a Value>,
+    /// There are Nodes that name a machine, and none of these is there.
+    pub(crate) are_elsewhere: bool,
+}
+
+impl<'a> Machines<'a> {
+    /// `services` and `nodes` of the guest cluster; `machines` and their `instances` of the namespace in Harvester.
+    pub(crate) fn of(
+        services: &'a [Value],
+        nodes: &'a [Value],
+        machines: &'a [Value],
+        instances: &[Value],
+    ) -> Self {
+        let kubernetes = services.iter().find(|service| key(service) == "default/kubernetes").map(uid);
+        let is_own = |machine: &&Value| {
+            let instance = instances.iter().find(|instance| name(instance) == name(machine));
+            nodes.iter().any(|node| proves(node, machine, instance))
+        };
+        let (own, others): (Vec<_>, Vec<_>) = machines.iter().partition(is_own);
+        // one name, and on nobody else: two clusters of one name may share the namespace
+        let names: BTreeSet<_> = own.iter().filter_map(|machine| cluster_of(machine)).collect();
+        let name = match names.into_iter().collect::<Vec<_>>()[..] {
+            [one] if !is_unnamed(Some(one)) => Some(one),
+            _ => None,
+        };
+        let named: BTreeSet<_> = nodes.iter().map(machine_uid).filter(|uid| !uid.is_empty()).collect();
+        let are_elsewhere = !named.is_empty() && !machines.iter().any(|machine| named.contains(uid(machine)));
+        let cluster = kubernetes.filter(|uid| !uid.is_empty());
+        Self { cluster, name, own, others, are_elsewhere }
+    }
+
+    /// Whether nobody has a machine in the namespace.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.own.is_empty() && self.others.is_empty()
+    }
+
+    /// A machine whose cluster is meant and that is no ready Node of this guest cluster.
+    pub(crate) fn other(&self, is_meant: impl Fn(Option<&str>) -> bool) -> Option<&'a Value> {
+        self.others.iter().copied().find(|machine| is_meant(cluster_of(machine)))
+    }
+
+    /// A machine of another cluster that may have this name or this UID too: one of the same name, or restored from the same
+    /// backup.
+    fn look_alike(&self, cluster: Option<&str>) -> Option<Whose<'a>> {
+        let another = self.other(|of| of.is_some() && of == cluster).map(Whose::Another);
+        another.or_else(|| self.other(|of| of.is_none() || is_unnamed(cluster)).map(Whose::Doubtful))
+    }
+
+    /// Whether the object has the proof of this guest cluster: the annotation with its UID, else the name. `cluster`: the name of
+    /// a cluster on the object.
+    fn is_proved(&self, object: &Value, cluster: Option<&str>) -> bool {
+        match annotation(object, annotations::CLUSTER_UID) {
+            Some(its) => self.cluster == Some(its),
+            None => self.is_name(cluster),
+        }
+    }
+
+    /// Whether it is the name of this guest cluster.
+    fn is_name(&self, cluster: Option<&str>) -> bool {
+        cluster.is_some() && cluster == self.name
+    }
+
+    /// Whose a LoadBalancer is.
+    pub(crate) fn whose(&self, object: &Value) -> Whose<'a> {
+        let cluster = label(object, labels::CLUSTER);
+        if !self.is_proved(object, cluster) {
+            return Whose::Unproved;
+        }
+        self.look_alike(cluster).unwrap_or(Whose::Ours)
+    }
+
+    /// Whose a claim is that has the name of this cluster, or none.
+    pub(crate) fn whose_claim(&self, cluster: Option<&str>) -> Whose<'a> {
+        if !self.is_name(cluster) {
+            return Whose::Unproved;
+        }
+        self.look_alike(cluster).unwrap_or(Whose::Ours)
+    }
+
+    /// Whether this guest cluster made the object, as its UID on it says.
+    pub(crate) fn has_our_uid(&self, object: &Value) -> bool {
+        self.cluster.is_some() && annotation(object, annotations::CLUSTER_UID) == self.cluster
+    }
+}
+
+/// Whether the machine is the Node's, and the Node one of a cluster that lives: a kubelet on another machine may go on under the
+/// Node's name, whose provider ID does not change, and then the UUIDs of the two differ. A machine that says none is taken for it.
+fn proves(node: &Value, machine: &Value, instance: Option<&Value>) -> bool {
+    let told = text(node, "/status/nodeInfo/systemUUID");
+    let known = instance.map(|instance| text(instance, "/spec/domain/firmware/uuid")).unwrap_or_default();
+    machine_uid(node) == uid(machine)
+        && !uid(machine).is_empty()
+        && is_true(node, "Ready")
+        && (told.is_empty() || known.is_empty() || told.eq_ignore_ascii_case(known))
+}
+
+// ---- Services
+
+/// How a Service of the guest cluster uses a LoadBalancer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Use<'a> {
+    /// The object carries its UID.
+    Uid,
+    /// The object carries its name.
+    Name(&'a Value),
+    /// It shows an address of the object, or asks for it.
+    Address(&'a Value),
+}
+
+/// The Service that a LoadBalancer was made for, as its labels say: `namespace/name`.
+pub(crate) fn service_of(object: &Value) -> String {
+    let named = [labels::SERVICE_NAMESPACE, labels::SERVICE_NAME].map(|key| label(object, key));
+    named.map(Option::unwrap_or_default).join("/")
+}
+
+/// The addresses that a LoadBalancer has.
+pub(crate) fn addresses(object: &Value) -> impl Iterator<Item = IpAddr> {
+    let fields = ["/address", "/allocatedAddress/ip", "/allocatedAddress/ipv6IP"];
+    let addresses = fields.into_iter().map(move |field| text(&object["status"], field));
+    addresses.filter(|text| *text != names::DHCP_ADDRESS).filter_map(|text| text.parse().ok())
+}
+
+/// The addresses that a Service shows.
+pub(crate) fn shown(service: &Value) -> impl Iterator<Item = IpAddr> {
+    let ingress = members(&service["status"]["loadBalancer"]["ingress"]);
+    ingress.iter().filter_map(|ingress| ingress["ip"].as_str()?.parse().ok())
+}
+
+/// Which Service uses a LoadBalancer; the surest sign counts.
+pub(crate) fn used_by<'a>(object: &Value, services: &'a [Value]) -> Option<Use<'a>> {
+    let of = annotation(object, annotations::SERVICE_UID);
+    if of.is_some_and(|of| services.iter().any(|service| uid(service) == of)) {
+        return Some(Use::Uid);
+    }
+    let named = service_of(object);
+    if let Some(service) = services.iter().find(|service| key(service) == named) {
+        return Some(Use::Name(service));
+    }
+    shows(object, services).map(Use::Address)
+}
+
+/// A Service that shows an address of the LoadBalancer, or asks for it.
+pub(crate) fn shows<'a>(object: &Value, services: &'a [Value]) -> Option<&'a Value> {
+    let addresses: Vec<_> = addresses(object).collect();
+    let asked = |service: &Value| {
+        let asked = annotation(service, annotations::KUBE_VIP_LOADBALANCER_IPS).unwrap_or_default();
+        asked.split(',').filter_map(|text| text.trim().parse::<IpAddr>().ok()).collect::<Vec<_>>()
+    };
+    services.iter().find(|service| shown(service).chain(asked(service)).any(|it| addresses.contains(&it)))
+}
+
+#[cfg(test)]
+#[path = "whose/tests.rs"]
+mod tests;

@@ -117,11 +117,12 @@ impl Storage {
             machines.push((vm.clone(), mac(harvester, &vm.name).await?));
         }
         let (first, address) = machines.first().context("there is no VM")?;
-        // it runs beside the driver of a node; one that does not know its machine would look for it again and again
-        let own = [
-            format!("--nodeid={}", first.node),
-            format!("--interfaces={}", interfaces(&folder, first, address)?.display()),
-        ];
+        // as in the chart it is told no node: so it watches all of them, and finds its machine by an address
+        let mut own = vec![format!("--interfaces={}", interfaces(&folder, first, address)?.display())];
+        if !has_callers {
+            // what it does for nodes is not to be measured
+            own.push(format!("--nodeid={}", first.node));
+        }
         let socket = socket(&folder, "controller")?;
         let command = PartCommand {
             name: format!("{DRIVER}-controller"),

@@ -5,6 +5,7 @@
 //! claim ──binder──► annotated ──provisioner──► CreateVolume ──► PersistentVolume ──binder──► bound
 //! pod ──scheduler──► on a node ──attach_detach──► VolumeAttachment ──attacher──► ControllerPublishVolume, attached
 //!                        └──────kubelet──► NodeStage, NodeExpand, NodePublish … NodeUnpublish, NodeUnstage
+//! node lost ──pod_collector──► pod gone
 //! pod gone ──kubelet──► volume not in use ──attach_detach──► deletion ──attacher──► ControllerUnpublishVolume
 //! larger claim ──resizer──► ControllerExpandVolume ──kubelet──► NodeExpandVolume ──► claim has its size
 //! VolumeSnapshot ──snapshotter──► content ──► CreateSnapshot ──► readyToUse
@@ -25,6 +26,7 @@ mod kubelet;
 pub mod machine;
 mod node_stub;
 mod plugin;
+mod pod_collector;
 pub mod pod_process;
 mod provisioner;
 mod resizer;
@@ -110,6 +112,7 @@ impl Sidecars {
         attacher::start(&world, tasks);
         resizer::start(&world, tasks);
         snapshotter::start(&world, tasks);
+        pod_collector::start(&world, tasks);
         Self(world)
     }
 

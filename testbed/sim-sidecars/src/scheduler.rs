@@ -83,19 +83,20 @@ fn fits(node: &Node, pod: &Pod) -> bool {
     let is_ready = conditions.filter(|one| one.type_ == "Ready").any(|one| one.status == "True");
     let spec = pod.spec.as_ref();
     let selector = spec.and_then(|spec| spec.node_selector.clone()).unwrap_or_default();
-    let tolerations = spec.and_then(|spec| spec.tolerations.clone()).unwrap_or_default();
-    let tolerates = |taint: &Taint| {
-        tolerations.iter().any(|one| {
-            let same_effect = one.effect.as_ref().is_none_or(|effect| *effect == taint.effect);
-            let same_key = one.key.as_ref().is_none_or(|key| *key == taint.key);
-            let exists = one.operator.as_deref() == Some("Exists");
-            same_effect && same_key && (exists || (one.key.is_some() && one.value == taint.value))
-        })
-    };
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
     is_ready
         && selector.iter().all(|(key, value)| node.labels().get(key) == Some(value))
-        && taints.filter(|taint| taint.effect != "PreferNoSchedule").all(tolerates)
+        && taints.filter(|taint| taint.effect != "PreferNoSchedule").all(|taint| tolerates(pod, taint))
+}
+
+pub(crate) fn tolerates(pod: &Pod, taint: &Taint) -> bool {
+    let mut tolerations = pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten());
+    tolerations.any(|one| {
+        let same_effect = one.effect.as_ref().is_none_or(|effect| *effect == taint.effect);
+        let same_key = one.key.as_ref().is_none_or(|key| *key == taint.key);
+        let exists = one.operator.as_deref() == Some("Exists");
+        same_effect && same_key && (exists || (one.key.is_some() && one.value == taint.value))
+    })
 }
 
 #[cfg(test)]

@@ -47,12 +47,25 @@ impl Observer {
     where
         L: Future<Output = Result<T>>,
     {
-        let give_up = tokio::time::Instant::now() + PATIENCE;
+        self.wait_for(PATIENCE, what, look).await
+    }
+
+    /// [`Observer::wait`], where a part of it takes its time.
+    pub(crate) async fn wait_for<T, L>(
+        &self,
+        patience: Duration,
+        what: &str,
+        look: impl Fn() -> L,
+    ) -> Result<T>
+    where
+        L: Future<Output = Result<T>>,
+    {
+        let give_up = tokio::time::Instant::now() + patience;
         loop {
             match look().await {
                 Ok(found) => return Ok(found),
                 Err(seen) if tokio::time::Instant::now() > give_up => {
-                    return Err(seen.context(format!("waited {} s for {what}", PATIENCE.as_secs())));
+                    return Err(seen.context(format!("waited {} s for {what}", patience.as_secs())));
                 }
                 Err(_) => tokio::time::sleep(GLANCE).await,
             }

@@ -1,11 +1,12 @@
 //! Volumes of Harvester in pods. A process in a pod's place, with a mount namespace of its own, writes and reads at the path
 //! that kubelet gives the pod.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result, ensure};
+use harvester_api::names::CSI_DRIVER;
 use k8s_openapi::api::{
-    core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
+    core::v1::{Event, Node, PersistentVolume, PersistentVolumeClaim, Pod},
     storage::v1::{StorageClass, VolumeAttachment},
 };
 use kube::{
@@ -20,6 +21,7 @@ use sim_sidecars::{
     pod_process::{self, From},
     publish_path,
 };
+use tokio::time::Instant;
 
 use super::{Tour, nodes, observer::NAMESPACE};
 use crate::manifests::{apply_one, plain};
@@ -33,6 +35,8 @@ const FILE: &str = "file";
 /// xfs takes no smaller disk.
 const SIZE: &str = "320Mi";
 const LARGER: &str = "384Mi";
+/// The driver looks on for a minute before it says that a node is lost, and a minute later the pod is to run elsewhere.
+const MOVED_WITHIN: Duration = Duration::from_secs(120);
 
 /// What the pods write and find.
 fn first() -> Vec<u8> {
@@ -71,7 +75,7 @@ impl Place {
 /// Makes a pod with this claim on a node, and waits until it runs.
 async fn start_pod(tour: &mut Tour<'_>, name: &str, claim: &str, node: &str) -> Result<Place> {
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {"nodeSelector": {"kubernetes.io/hostname": node}, "tolerations": [{"operator": "Exists"}],
+        "spec": {"nodeSelector": {"kubernetes.io/hostname": node},
             "containers": [{"name": "main", "image": "registry.k8s.io/pause:3.10",
                 "volumeMounts": [{"name": "data", "mountPath": "/data"}]}],
             "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]}});
@@ -236,28 +240,41 @@ async fn grow(tour: &Tour<'_>, place: &Place) -> Result<String> {
     Ok(format!("grown from {} to {} MiB in use", before >> 20, after >> 20))
 }
 
-/// The machine of a node loses its power. After somebody has vouched for it by a taint, the volume serves elsewhere.
+/// The machine of a node loses its power. The driver sees that and taints the node, so its pods go, and the volume serves
+/// elsewhere; when the node is back, the taint goes too.
 pub(super) async fn lost(tour: &mut Tour<'_>) -> Result<String> {
     if let Some(why) = left_out(tour)? {
         return Ok(why);
     }
     let [other, lost] = two(tour)?;
     let vm = tour.environment.vms.iter().find(|vm| vm.node == lost).cloned().context("there is a VM")?;
+    let (observer, off) = (tour.observer(), Instant::now());
     tour.environment.storage()?.0.lose(&vm.name).await?;
     nodes::run(tour, &vm, "Halted").await?;
-    tour.observer().wait("the node to be silent", || ready(tour, &lost, false)).await?;
-    taint(tour, &lost, true).await?;
-    for pod in ["tour-reader", "tour-restored"] {
-        end_pod(tour, pod).await?;
-    }
+    observer.wait("the node to be silent", || ready(tour, &lost, false)).await?;
+    let left = || MOVED_WITHIN.saturating_sub(off.elapsed());
+    observer.wait_for(left(), "the driver to taint the node", || tainted(tour, &lost, true)).await?;
+    observer.wait("the Event that says so", || said(tour, &lost, "NodeOutOfService")).await?;
+    observer
+        .wait_for(left(), "the pods of the node to go", || async {
+            for pod in ["tour-reader", "tour-restored"] {
+                let found = pods(&tour.guest).get_opt(pod).await.map_err(plain)?;
+                ensure!(found.is_none(), "{pod} is there");
+            }
+            Ok(())
+        })
+        .await?;
     let place = start_pod(tour, "tour-rescue", RESTORED, &other).await?;
+    let took = off.elapsed();
+    ensure!(took <= MOVED_WITHIN, "that took {} s", took.as_secs());
     ensure!(place.read().await? == first(), "the pod on {other} finds something else");
     nodes::run(tour, &vm, "RerunOnFailure").await?;
-    tour.observer().wait("the node to be ready again", || ready(tour, &lost, true)).await?;
-    taint(tour, &lost, false).await?;
+    observer.wait("the node to be ready again", || ready(tour, &lost, true)).await?;
+    observer.wait("the driver to take its taint away", || tainted(tour, &lost, false)).await?;
+    observer.wait("the Event that says so", || said(tour, &lost, "NodeInService")).await?;
     let (storage, dir) = tour.environment.storage()?;
     storage.start_again(dir, &vm.name).await?;
-    Ok(format!("the pod of {lost} went on with its volume on {other}"))
+    Ok(format!("{} s after its loss a pod went on with the volume of {lost} on {other}", took.as_secs()))
 }
 
 async fn ready(tour: &Tour<'_>, node: &str, expected: bool) -> Result<()> {
@@ -268,23 +285,24 @@ async fn ready(tour: &Tour<'_>, node: &str, expected: bool) -> Result<()> {
     Ok(())
 }
 
-/// The taint by which a person, or the driver, says that a machine is off.
-async fn taint(tour: &Tour<'_>, node: &str, wanted: bool) -> Result<()> {
-    let nodes = Api::<Node>::all(tour.guest.clone());
-    tour.observer()
-        .wait("the taint to be written", || async {
-            let object = nodes.get(node).await.map_err(plain)?;
-            let mut taints = object.spec.clone().and_then(|spec| spec.taints).unwrap_or_default();
-            taints.retain(|taint| taint.key != OUT_OF_SERVICE);
-            let mut taints: Vec<_> = taints.iter().map(|taint| json!(taint)).collect();
-            if wanted {
-                taints.push(json!({"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"}));
-            }
-            let patch = json!({"metadata": {"resourceVersion": object.resource_version()}, "spec": {"taints": taints}});
-            nodes.patch(node, &PatchParams::default(), &Patch::Merge(patch)).await.map_err(plain)
-        })
-        .await
-        .map(drop)
+/// Whether the driver says that nothing runs on a node any more.
+async fn tainted(tour: &Tour<'_>, node: &str, expected: bool) -> Result<()> {
+    let node = Api::<Node>::all(tour.guest.clone()).get(node).await.map_err(plain)?;
+    let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+    let is_so = |value: Option<&str>| value == Some(CSI_DRIVER);
+    let is_tainted = taints.iter().any(|one| one.key == OUT_OF_SERVICE && is_so(one.value.as_deref()));
+    ensure!(is_tainted == expected, "its taints are {taints:?}");
+    Ok(())
+}
+
+async fn said(tour: &Tour<'_>, node: &str, reason: &str) -> Result<()> {
+    let events = Api::<Event>::all(tour.guest.clone()).list(&ListParams::default()).await.map_err(plain)?;
+    let mut of_node = events.iter().filter(|event| event.involved_object.name.as_deref() == Some(node));
+    ensure!(
+        of_node.any(|event| event.reason.as_deref() == Some(reason)),
+        "node {node} has no Event {reason}"
+    );
+    Ok(())
 }
 
 /// Deletes what these steps made, and waits until the volumes are gone.

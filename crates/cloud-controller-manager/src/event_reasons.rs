@@ -2,7 +2,7 @@
 
 use controller_kit::{EventReason, EventReasons};
 
-use crate::notices;
+use crate::{guest_rights, notices};
 
 const SERVICE: &[&str] = &["Service"];
 const NODE: &[&str] = &["Node"];
@@ -273,4 +273,5 @@ const ON_OWN_POD: &[EventReason] = &[
         "the token of the cloud-config was renewed before its end",
         "none",
     ),
+    guest_rights::REASON,
 ];

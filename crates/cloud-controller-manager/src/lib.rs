@@ -20,7 +20,8 @@
 //! * `outage`: the kinds of Harvester that cannot be listed, and why; Services and Nodes that wait get the reason.
 //! * [`notices`]: what the program says about itself, in the log and on its own Pod; who says it: `answers`,
 //!   `cluster_names`, and `credential_rotation`.
-//! * [`rights`]: what the program may do in Harvester, and what is off without.
+//! * [`rights`]: what the program may do in Harvester, and what is off without; `guest_rights` asks for that and for the rights
+//!   in the guest cluster, and tells what is missing.
 //! * `metrics`: metrics under the names of Kubernetes.
 //! * [`run()`]: all of it as a library call; [`cli`]: the process under its production name.
 
@@ -33,6 +34,7 @@ pub mod cluster;
 mod cluster_names;
 pub mod datapath;
 mod event_reasons;
+mod guest_rights;
 mod instances;
 pub mod load_balancers;
 mod metrics;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use cloud_config::Answered;
 use controller_kit::{Cache, QueueMetrics, WorkQueues};
 use k8s_openapi::api::core::v1::Node;
-use program::Clock;
+use program::{Clock, capabilities::RightsMissing};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{
@@ -44,6 +44,8 @@ pub(crate) struct OwnMetrics {
     queues: WorkQueues,
     taint_removal: Histogram,
     first_sync: Histogram,
+    /// Of the roles in both clusters.
+    pub(crate) rights: RightsMissing,
 }
 
 impl OwnMetrics {
@@ -56,6 +58,7 @@ impl OwnMetrics {
             queues: WorkQueues::default(),
             taint_removal: node_seconds(),
             first_sync: node_seconds(),
+            rights: RightsMissing::default(),
         }
     }
 
@@ -76,6 +79,7 @@ impl OwnMetrics {
             "From the creation of a Node until it is initialised",
             self.first_sync.clone(),
         );
+        self.rights.register(registry, "harvester_rights_missing");
         registry.register_collector(Box::new(self.queues.clone()));
     }
 
@@ -181,6 +185,7 @@ mod tests {
     use credential_rotation::{RotationMetrics, life::Life};
     use http::Method;
     use k8s_openapi::jiff::Timestamp;
+    use program::capabilities::Right;
     use prometheus_client::encoding::text::encode;
     use serde_json::json;
 
@@ -242,6 +247,7 @@ mod tests {
         RotationMetrics::default().register(&mut registry);
         registry.register_collector(Box::new(life.clone()));
         own.set_leading("cloud-controller-manager", true);
+        own.rights.set("guest", &Right::new("patch", "", "nodes"), true);
         for queue in ["service", "node", "node_lifecycle"] {
             let metrics = QueueMetrics::default();
             metrics.register(&mut registry, queue);

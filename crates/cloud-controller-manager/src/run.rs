@@ -7,20 +7,19 @@ use std::{
     time::Duration,
 };
 
-use cloud_provider::{DELETE_NODES, Duties, NodeController, NodeLifecycle, ServiceController};
+use cloud_provider::{Duties, NodeController, NodeLifecycle, ServiceController};
 use controller_kit::{
-    CREATE_EVENTS, Cache, PATCH_EVENTS, QueueMetrics, RawObject, Recorder,
+    Cache, QueueMetrics, RawObject, Recorder,
     election::{self, Election, Identity, Leadership},
     error_message,
 };
 use credential_rotation::{Clusters, Rotation};
-use guest_vms::{AddressRules, GuestVms, TopologyLabels, VmSettings, host_name_right};
+use guest_vms::{AddressRules, GuestVms, TopologyLabels, VmSettings};
 use harvester_api::LoadBalancer;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Service};
 use kube::{Api, Client, api::ListParams, runtime::watcher};
 use program::{
     Clock, TaskGroup,
-    capabilities::{Capabilities, Wanted},
     health::{Check, Health},
     http::Metrics,
 };
@@ -30,10 +29,11 @@ use tokio::time::sleep;
 use crate::{
     announced::Announced,
     cluster_names,
+    guest_rights::{GUEST_ROLE, Granted},
     instances::VmInstances,
     load_balancers::{HarvesterLoadBalancers, ServiceSettings},
     metrics::OwnMetrics,
-    networks::{self, Networks},
+    networks::Networks,
     notices::Notices,
     outage::{self, Checks, LOAD_BALANCERS, Outage},
 };
@@ -46,8 +46,6 @@ const ACCESS: &str = "harvester-access";
 const ACCESS_PERIOD: Duration = Duration::from_secs(600);
 /// … and whether they work by now after this.
 const NO_ACCESS_PERIOD: Duration = Duration::from_secs(30);
-/// The role that the charts and `deploy/rbac` grant our rights in the guest cluster by.
-const GUEST_ROLE: &str = "ClusterRole harvester-cloud-controller-manager";
 /// Services in work at once. Work is waiting for answers, so this is much more than there are cores.
 const SERVICE_WORKERS: usize = 16;
 
@@ -138,8 +136,9 @@ impl ElectionSettings {
 pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<(), election::Error> {
     let own = OwnMetrics::new(parts.clock);
     own.register(&mut parts.metrics.lock().expect("no panic while registering"));
+    let granted = Granted::ask(&parts, &settings, &own, tasks);
     let Some(election) = settings.election.clone() else {
-        work(parts, settings, own, tasks).await;
+        work(parts, settings, own, granted, tasks).await;
         return Ok(());
     };
     let ElectionSettings { identity, namespace, name, lease, renew_deadline, retry_period } = election;
@@ -163,7 +162,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
             harvester: leadership.client(parts.harvester.clone()),
             ..parts
         };
-        work(parts, settings, own, tasks)
+        work(parts, settings, own, granted, tasks)
     }))
     .await
 }
@@ -192,19 +191,19 @@ async fn check_access(harvester: Client, namespace: String, check: Arc<Mutex<Opt
     }
 }
 
-async fn work(parts: Parts, settings: Settings, own: OwnMetrics, tasks: &TaskGroup) {
+async fn work(parts: Parts, settings: Settings, own: OwnMetrics, granted: Granted, tasks: &TaskGroup) {
     // tasks of its own, which end with this future: a lost Lease drops it
     let inner = tasks.child();
     let _ends = inner.stop.clone().drop_guard();
     let stop = inner.stop.clone();
-    stop.run_until_cancelled(start(parts, settings, own, &inner)).await;
+    stop.run_until_cancelled(start(parts, settings, own, granted, &inner)).await;
     stop.cancelled().await;
     inner.end().await;
 }
 
 /// Starts the caches, then the controllers. A controller decides nothing about an object of Harvester before the lists
 /// that it needs are complete.
-async fn start(parts: Parts, settings: Settings, own: OwnMetrics, tasks: &TaskGroup) {
+async fn start(parts: Parts, settings: Settings, own: OwnMetrics, granted: Granted, tasks: &TaskGroup) {
     let Parts { guest, harvester, clock, health, metrics, notices, rotation } = parts;
     if let Some(rotation) = rotation {
         let clusters = Clusters { guest: guest.clone(), harvester: harvester.clone() };
@@ -223,11 +222,8 @@ async fn start(parts: Parts, settings: Settings, own: OwnMetrics, tasks: &TaskGr
     let cluster = rules.cluster.chosen_name().map(str::to_owned);
     let looked_at = VmSettings { namespace: namespace.clone(), cluster, topology: settings.topology };
     let vms = GuestVms::start(tasks, &harvester, looked_at);
-    let host_names = settings.host_names.then(|| {
-        let wanted = Wanted { rights: vec![host_name_right(&namespace)], fields: Vec::new() };
-        Capabilities::start(tasks, harvester.clone(), wanted)
-    });
-    vms.follow_nodes(tasks, &harvester, &nodes, host_names.as_ref());
+    let host_names = settings.host_names.then_some(&granted.harvester);
+    vms.follow_nodes(tasks, &harvester, &nodes, host_names);
 
     let follows_nodes = initialises_nodes || settings.node_lifecycle;
     let outage =
@@ -246,11 +242,7 @@ async fn start(parts: Parts, settings: Settings, own: OwnMetrics, tasks: &TaskGr
     services.ready().await;
     nodes.ready().await;
 
-    let mut rights = vec![CREATE_EVENTS, PATCH_EVENTS];
-    rights.extend(settings.node_lifecycle.then_some(DELETE_NODES));
-    rights.extend(settings.services.then(networks::rights).into_iter().flatten());
-    let wanted = Wanted { rights, fields: Vec::new() };
-    let capabilities = Capabilities::start(tasks, guest.clone(), wanted);
+    let capabilities = granted.guest;
     let recorder = |component: &str| Recorder::start(tasks, guest.clone(), component, clock, &capabilities);
     let register = |queue: QueueMetrics, name: &str, known_as: &'static str, controller: &'static str| {
         queue.register(&mut metrics.lock().expect("no panic while registering"), name);

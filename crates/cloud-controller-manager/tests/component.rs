@@ -5,6 +5,8 @@
 mod event_reasons;
 #[path = "component/families.rs"]
 mod families;
+#[path = "component/grants.rs"]
+mod grants;
 #[path = "component/guest_datapath.rs"]
 mod guest_datapath;
 #[path = "component/handover.rs"]

@@ -39,6 +39,22 @@ pub(crate) fn rules(cluster: &TestCluster) -> ServiceSettings {
     }
 }
 
+/// Everything is on.
+pub(crate) fn settings(cluster: &TestCluster) -> Settings {
+    Settings {
+        rules: rules(cluster),
+        addresses: AddressRules::default(),
+        topology: cloud_controller_manager::TopologyLabels::new(),
+        election: Some(ElectionSettings::usual("first")),
+        services: true,
+        host_names: true,
+        nodes: Duties { initialise: true, follow_topology: true },
+        node_lifecycle: true,
+        service_workers: None,
+        node_workers: 1,
+    }
+}
+
 /// A running cloud controller manager.
 pub(crate) struct Ccm {
     /// Its liveness and readiness.
@@ -95,18 +111,7 @@ impl Ccm {
         parts: Parts,
         change: impl FnOnce(&mut Settings),
     ) -> Self {
-        let mut settings = Settings {
-            rules: rules(cluster),
-            addresses: AddressRules::default(),
-            topology: cloud_controller_manager::TopologyLabels::new(),
-            election: Some(ElectionSettings::usual("first")),
-            services: true,
-            host_names: true,
-            nodes: Duties { initialise: true, follow_topology: true },
-            node_lifecycle: true,
-            service_workers: None,
-            node_workers: 1,
-        };
+        let mut settings = settings(cluster);
         change(&mut settings);
         let (tasks, health) = (TaskGroup::new(), parts.health.clone());
         let own = tasks.clone();

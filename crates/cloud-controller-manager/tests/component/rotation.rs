@@ -39,10 +39,10 @@ metadata: {name: rotates, namespace: kube-system}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: rotates}
 subjects: [{kind: ServiceAccount, name: harvester-cloud-controller-manager, namespace: kube-system}]
 ";
-const SECRET: &str = "kube-system/harvester-cloud-provider-rotated";
+pub(super) const SECRET: &str = "kube-system/harvester-cloud-provider-rotated";
 
 /// A kubeconfig whose token was made to rotate, and its rights in Harvester for that.
-async fn source(cluster: &TestCluster) -> String {
+pub(super) async fn source(cluster: &TestCluster) -> String {
     let (namespace, name) = (&cluster.guest_cluster().vm_namespace, cluster.guest_cluster().account());
     let anchor = token::anchor_name(&name);
     let objects = format!(
@@ -75,14 +75,20 @@ subjects: [{{kind: ServiceAccount, name: {name}, namespace: {namespace}}}]
     )
 }
 
-async fn token_of_copy(cluster: &TestCluster, source: &str) -> Option<String> {
+pub(super) async fn token_of_copy(cluster: &TestCluster, source: &str) -> Option<String> {
     let secret = cluster.guest.get::<Secret>(SECRET).await.unwrap();
     let copy = String::from_utf8(secret.data?.remove(places::COPY_KEY)?.0).unwrap();
     places::is_copy_of(&copy, source).then(|| token::of_kubeconfig(&copy, None).unwrap())
 }
 
 /// A candidate whose clock says that the token is due; `guest` is its way to the guest cluster.
-async fn candidate(cluster: &TestCluster, name: &str, source: &str, guest: Client, notices: Notices) -> Ccm {
+pub(super) async fn candidate(
+    cluster: &TestCluster,
+    name: &str,
+    source: &str,
+    guest: Client,
+    notices: Notices,
+) -> Ccm {
     let config = CloudConfig::parse(source, "cloud-config", &Environment::default()).unwrap();
     let (follows, followed) = watch::channel(Followed { config, fault: None });
     // nobody changes it, and the program has it until the end of the test
@@ -90,16 +96,17 @@ async fn candidate(cluster: &TestCluster, name: &str, source: &str, guest: Clien
     // without the time that answers tell
     let harvester = without_date(cluster.harvester.client(User::CloudControllerManager));
     let trial = harvester.clone();
+    let teller = notices.clone();
     let rotation = Rotation {
         followed,
         secret: SecretName::read(SECRET).unwrap(),
         clock: Clock::starting_at(cluster.start() + SignedDuration::from_secs(450)),
         metrics: RotationMetrics::default(),
-        tell: Arc::new(move |event| notices.tell(event)),
+        tell: Arc::new(move |event| teller.tell(event)),
         connect: Arc::new(move |_| Ok(trial.clone())),
     };
     let parts = Parts::new(guest, harvester, Clock::starting_at(cluster.start()));
-    let parts = Parts { rotation: Some(rotation), ..parts };
+    let parts = Parts { rotation: Some(rotation), notices, ..parts };
     let identity = name.to_owned();
     Ccm::start_parts(cluster, parts, move |settings| {
         settings.election = Some(ElectionSettings::usual(identity));

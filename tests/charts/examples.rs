@@ -180,7 +180,10 @@ fn harvesters_own_chart_runs_our_images_by_its_values_and_gives_the_place_back()
             .collect()
     };
     let before = images(&[]);
-    let ours = images(&["--values", &example("harvester-values.yaml")]);
+    let patch = &read("harvester-patch.yaml")[0];
+    let values = umbrella.path().join("ours.yaml");
+    fs::write(&values, patch["spec"]["values"].to_string()).unwrap();
+    let ours = images(&["--values", values.to_str().unwrap()]);
     assert_ne!(ours, before);
     let image = format!("registry.example.com/harvester-cloud-provider:v{}", env!("CARGO_PKG_VERSION"));
     let programs = ["harvester-load-balancer", "harvester-load-balancer-webhook"];
@@ -238,7 +241,7 @@ fn without_rancher_both_charts_read_one_secret_and_nothing_of_the_nodes() {
     assert!(object(&ccm, "DaemonSet", "kube-vip")["spec"]["template"]["spec"].get("affinity").is_none());
 }
 
-/// The commands of docs/install.md that install or upgrade a chart, by their words.
+/// The commands of docs/install.md that install a chart or upgrade a release, by their words.
 fn helm_commands() -> Vec<Vec<String>> {
     let document = fs::read_to_string(root().join("docs/install.md")).unwrap();
     let joined = document.replace("\\\n", " ");

@@ -5,6 +5,7 @@
 mod contract;
 mod examples;
 mod generated;
+mod harvester;
 mod places;
 mod security;
 mod server;

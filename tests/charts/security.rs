@@ -155,6 +155,9 @@ fn what_others_have_too_is_read_and_written_by_name_alone() {
             for rule in array(role, "/rules") {
                 let resources = array(rule, "/resources").iter().filter_map(Value::as_str);
                 let verbs: Vec<_> = array(rule, "/verbs").iter().filter_map(Value::as_str).collect();
+                // no rule can name what is to be created, and a Secret may be a token of any account
+                let on_secrets = array(rule, "/resources").contains(&"secrets".into());
+                assert!(!(on_secrets && verbs.contains(&"create")), "{chart} {}", role["metadata"]["name"]);
                 let writes = verbs.iter().any(|verb| !["get", "list", "watch", "create"].contains(verb));
                 let is_shared = |it: &str| shared.contains(&it) && verbs != ["create"];
                 for resource in resources.filter(|it| is_shared(it) || *it == "configmaps" && writes) {
@@ -172,6 +175,13 @@ fn what_others_have_too_is_read_and_written_by_name_alone() {
     let lb = render(&helm, "harvester-load-balancer", &[]);
     let own = [format!("{webhook}-ca"), format!("{webhook}-tls")].map(Value::from);
     assert_eq!(secrets(super::object(&lb, "Role", webhook)), own);
+    // and those are there, with nothing that an upgrade or an apply would write over the certificates
+    for name in own.iter().filter_map(Value::as_str) {
+        let secret = super::object(&lb, "Secret", name);
+        let fields: Vec<_> = secret.as_object().unwrap().keys().collect();
+        assert_eq!(fields, ["apiVersion", "kind", "metadata"], "{name}");
+        assert_eq!(secret["metadata"]["annotations"]["helm.sh/resource-policy"], "keep", "{name}");
+    }
 }
 
 #[test]

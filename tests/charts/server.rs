@@ -20,13 +20,13 @@ use super::{
 };
 
 /// A real API server, and the programs that speak with it.
-struct Lab {
-    helm: PathBuf,
-    kubectl: PathBuf,
+pub(crate) struct Lab {
+    pub(crate) helm: PathBuf,
+    pub(crate) kubectl: PathBuf,
     kubeconfig: PathBuf,
     /// For the other server, on which nothing is installed.
     empty: PathBuf,
-    folder: PathBuf,
+    pub(crate) folder: PathBuf,
     /// The servers end with it.
     _servers: (Runtime, real::Servers),
 }
@@ -63,7 +63,7 @@ fn start() -> Result<Lab, String> {
     Ok(lab)
 }
 
-fn lab() -> Option<&'static Lab> {
+pub(crate) fn lab() -> Option<&'static Lab> {
     match &*LAB {
         Ok(lab) => Some(lab),
         Err(why) => {
@@ -75,7 +75,7 @@ fn lab() -> Option<&'static Lab> {
 }
 
 impl Lab {
-    fn try_run(&self, program: &Path, arguments: &[&str]) -> Result<String, String> {
+    pub(crate) fn try_run(&self, program: &Path, arguments: &[&str]) -> Result<String, String> {
         let mut command = Command::new(program);
         command.args(arguments).env("KUBECONFIG", &self.kubeconfig);
         // nothing of the person's own
@@ -85,28 +85,28 @@ impl Lab {
         output(&mut command)
     }
 
-    fn kubectl(&self, arguments: &[&str]) -> String {
+    pub(crate) fn kubectl(&self, arguments: &[&str]) -> String {
         self.try_run(&self.kubectl, arguments).unwrap_or_else(|why| panic!("kubectl {arguments:?}: {why}"))
     }
 
-    fn helm(&self, arguments: &[&str]) -> String {
+    pub(crate) fn helm(&self, arguments: &[&str]) -> String {
         self.try_run(&self.helm, arguments).unwrap_or_else(|why| panic!("helm {arguments:?}: {why}"))
     }
 
     /// Installs or upgrades the release of a chart's own name in a namespace for this test.
-    fn release(&self, verb: &str, folder: &Path, namespace: &str, options: &[&str]) {
+    pub(crate) fn release(&self, verb: &str, folder: &Path, namespace: &str, options: &[&str]) {
         let name = folder.file_name().unwrap().to_str().unwrap();
         let mut arguments = vec![verb, name, folder.to_str().unwrap(), "--namespace", namespace];
         arguments.extend(options);
         self.helm(&arguments);
     }
 
-    fn get(&self, namespace: &str, object: &str) -> Value {
+    pub(crate) fn get(&self, namespace: &str, object: &str) -> Value {
         serde_json::from_str(&self.kubectl(&["-n", namespace, "get", object, "-o", "json"])).unwrap()
     }
 }
 
-fn go(name: &str) -> PathBuf {
+pub(crate) fn go(name: &str) -> PathBuf {
     root().join("tests/charts/go").join(name)
 }
 
@@ -173,10 +173,38 @@ provisioner: other.example.com
 
 /// As Rancher's form does it: the values of the old release, its chart's defaults included.
 #[test]
+/// One release after another: its classes are the cluster's.
+static CSI: Mutex<()> = Mutex::new(());
+
+/// Their charts say nothing of it, or did not in former releases: then the API server has put a rolling update there.
+#[test]
+fn a_single_replica_is_upgraded_where_the_former_chart_said_no_strategy() {
+    let Some(lab) = lab() else { return };
+    let _turn = CSI.lock().unwrap_or_else(PoisonError::into_inner);
+    let namespace = "kube-system";
+    // as helm 4 writes, and as helm 3 does
+    for how in ["--server-side=true", "--server-side=false"] {
+        let one = ["--set", "replicasCount=1", how];
+        lab.release("install", &go("harvester-csi-driver"), namespace, &one);
+        let strategy = || {
+            lab.release("upgrade", &chart("harvester-csi-driver"), namespace, &["--reset-then-reuse-values"]);
+            lab.get(namespace, "deployment/harvester-csi-driver-controllers")["spec"]["strategy"].clone()
+        };
+        let first = strategy();
+        // one that is nobody's cannot be applied away: the first upgrade makes it the release's
+        let is_ours = first["type"] == "Recreate" || first["rollingUpdate"]["maxSurge"] == 0;
+        assert!(is_ours, "{how}: {first}");
+        assert_eq!(strategy(), serde_json::json!({"type": "Recreate"}), "{how}");
+        lab.helm(&["rollback", "harvester-csi-driver", "1", "--namespace", namespace]);
+        lab.helm(&["uninstall", "harvester-csi-driver", "--namespace", namespace]);
+    }
+}
+
 fn a_release_of_the_go_csi_driver_is_upgraded_in_place_with_its_values() {
     let Some(lab) = lab() else { return };
     let namespace = "kube-system";
     lab.release("install", &go("harvester-csi-driver"), namespace, &[]);
+    let _turn = CSI.lock().unwrap_or_else(PoisonError::into_inner);
     let objects = [
         "daemonset/harvester-csi-driver",
         "deployment/harvester-csi-driver-controllers",
@@ -196,6 +224,8 @@ fn a_release_of_the_go_csi_driver_is_upgraded_in_place_with_its_values() {
     assert!(old_account_may(&["update", "leases", "-n", namespace]));
     assert_eq!(objects.map(|object| uid(&lab.get(namespace, object))), before);
     let driver = lab.get(namespace, "daemonset/harvester-csi-driver");
+    // it is every node's, and the Go controllers know nothing of this one
+    assert!(!old_account_may(&["update", "secrets/harvester-csi-driver-rotated", "-n", namespace]));
     let volumes = super::array(&driver, "/spec/template/spec/volumes");
     assert!(
         volumes.iter().all(|volume| volume["name"] != "rootfs"),
@@ -214,16 +244,27 @@ fn a_release_of_the_go_csi_driver_is_upgraded_in_place_with_its_values() {
     lab.kubectl(&["create", "-f", other.to_str().unwrap()]);
     lab.release("upgrade", &chart("harvester-csi-driver"), namespace, &["--reset-then-reuse-values"]);
     assert!(!is_default(), "the cluster would have two");
-    lab.kubectl(&["delete", "-f", other.to_str().unwrap()]);
     lab.helm(&["rollback", "harvester-csi-driver", "1", "--namespace", namespace]);
     assert_eq!(objects.map(|object| uid(&lab.get(namespace, object))), before);
     lab.helm(&["uninstall", "harvester-csi-driver", "--namespace", namespace]);
 }
 
+
+    // a default that is older, as K3s has one: of two Kubernetes takes the younger
+    lab.release("install", &chart("harvester-csi-driver"), namespace, &[]);
+    assert!(is_default());
+    lab.release("upgrade", &chart("harvester-csi-driver"), namespace, &["--reset-then-reuse-values"]);
+    assert!(is_default(), "an upgrade would send new volumes to the nodes' disks");
+    let not_any_more = "storageclass.kubernetes.io/is-default-class=false";
+    lab.kubectl(&["annotate", "--overwrite", "storageclass", "harvester", not_any_more]);
+    lab.release("upgrade", &chart("harvester-csi-driver"), namespace, &["--reset-then-reuse-values"]);
+    assert!(!is_default(), "somebody has said no");
+    lab.helm(&["uninstall", "harvester-csi-driver", "--namespace", namespace]);
+    lab.kubectl(&["delete", "-f", other.to_str().unwrap()]);
 const CHANGED_POOL: &str = r#"{"metadata": {"labels": {"changed": "yes"}}}"#;
 
 /// One release after another: their definitions and registrations are the cluster's.
-static LOAD_BALANCER: Mutex<()> = Mutex::new(());
+pub(crate) static LOAD_BALANCER: Mutex<()> = Mutex::new(());
 
 /// The API server follows registrations of webhooks with a delay; each question is a process.
 fn eventually(is_so: impl FnMut() -> bool) {
@@ -374,8 +415,8 @@ fn what_the_charts_and_examples_say_is_accepted_by_the_api_server() {
             accepts(file.to_str().unwrap());
         }
     }
-    // values are no objects, and a machine configuration of Talos is none either
-    for name in examples().iter().filter(|name| !name.contains("values") && *name != "talos-patch.yaml") {
+    // values and patches are no objects
+    for name in examples().iter().filter(|name| !name.contains("values") && !name.ends_with("-patch.yaml")) {
         accepts(&example(name));
     }
 }

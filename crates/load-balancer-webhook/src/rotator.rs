@@ -32,7 +32,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use self::contest::{Contest, Told};
-use self::decide::{Plan, Seen, Step, decide};
+use self::decide::{RotationPlan, Seen, Step, decide};
 use self::refused::Refused;
 use crate::certificate::{Serving, new_authority, new_serving};
 use crate::registration::{Address, NAME, Registration, Write};
@@ -61,12 +61,31 @@ pub enum Error {
         #[source]
         source: kube::Error,
     },
+    #[error("{}", secret::advice(.namespace, .names))]
+    Missing {
+        namespace: String,
+        /// The secrets that are not there.
+        names: Vec<&'static str>,
+        #[source]
+        source: kube::Error,
+    },
     #[error("make a certificate")]
     Certificate(#[from] rcgen::Error),
     #[error("use the certificate of secret {TLS_SECRET}: {0}")]
     Unusable(String),
     #[error("the secrets with the certificates change faster than they can be read")]
     Contended,
+}
+
+impl Error {
+    /// A secret is missing, or the right to write one.
+    fn waits_for_people(&self) -> bool {
+        match self {
+            Self::Missing { .. } => true,
+            Self::Request { source: kube::Error::Api(status), .. } => status.code == 403,
+            _ => false,
+        }
+    }
 }
 
 /// The one task that writes secrets and registrations.
@@ -78,6 +97,8 @@ pub(crate) struct Rotator {
     names: BTreeSet<String>,
     ca: Cache<Secret>,
     tls: Cache<Secret>,
+    /// Secrets that are missing, and that the role does not let the webhook make.
+    missing: Mutex<Refused>,
     registered: Vec<Registered>,
     changed: Arc<Notify>,
     /// When the certificate in use ends, in seconds since 1970.
@@ -152,11 +173,22 @@ impl Rotator {
         let registered = registrations.into_iter().map(watched).collect();
         ca.ready().await;
         tls.ready().await;
-        Self { client, clock, namespace, names, ca, tls, registered, changed, ends }
+        let missing = Mutex::default();
+        Self { client, clock, namespace, names, ca, tls, missing, registered, changed, ends }
     }
 
-    /// A first certificate to serve with; makes it where there is none.
+    /// A first certificate to serve with; makes it where there is none. Waits for secrets that are missing and that the
+    /// webhook may not make, and for the right to fill them: the log says which.
     pub(crate) async fn first(&self) -> Result<RustlsConfig, Error> {
+        loop {
+            match self.serving_now().await {
+                Err(error) if error.waits_for_people() => self.changed_within(self.tell(&error)).await,
+                had => return had,
+            }
+        }
+    }
+
+    async fn serving_now(&self) -> Result<RustlsConfig, Error> {
         for _ in 0..ATTEMPTS {
             for step in decide(Seen { registered: Vec::new(), ..self.see() }).steps {
                 match step {
@@ -179,26 +211,50 @@ impl Rotator {
                     let wait = renewal.duration_since(self.clock.now());
                     Duration::try_from(wait).unwrap_or_default()
                 }
-                Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, retry_in = ?AGAIN, "certificates and registrations");
-                    AGAIN
-                }
+                Err(error) => self.tell(&error),
             };
             let now = Instant::now();
             let until = self.registered.iter().filter_map(|one| one.until(now)).min();
-            let wait = until.map_or(wait, |until| wait.min(until - now));
-            tokio::select! {
-                () = self.changed.notified() => {}
-                () = tokio::time::sleep(wait) => {}
-            }
+            self.changed_within(until.map_or(wait, |until| wait.min(until - now))).await;
         }
+    }
+
+    /// Logs what failed, what people are to do only once, and returns when to try again.
+    fn tell(&self, error: &Error) -> Duration {
+        let now = Instant::now();
+        let (mut is_news, mut retry_in) = (true, AGAIN);
+        if error.waits_for_people() {
+            let mut missing = self.missing();
+            is_news = missing.forbidden(now);
+            retry_in = missing.until(now).map_or(AGAIN, |until| until - now);
+        }
+        if is_news {
+            tracing::warn!(
+                error = error as &dyn std::error::Error,
+                ?retry_in,
+                "certificates and registrations"
+            );
+        }
+        retry_in
+    }
+
+    /// Until a watch brings something, or this time is over: a right that is granted has no event.
+    async fn changed_within(&self, time: Duration) {
+        tokio::select! {
+            () = self.changed.notified() => {}
+            () = tokio::time::sleep(time) => {}
+        }
+    }
+
+    fn missing(&self) -> MutexGuard<'_, Refused> {
+        self.missing.lock().expect("no panic while a missing secret is noted")
     }
 
     /// Carries out plans until one needs no certificate, and returns when the next certificate is due. A registration that
     /// fails keeps no other from being written.
     async fn rotate(&self, server: &RustlsConfig) -> Result<Timestamp, Error> {
         for _ in 0..ATTEMPTS {
-            let Plan { steps, again } = decide(self.see());
+            let RotationPlan { steps, again } = decide(self.see());
             let mut failed = None;
             for step in steps {
                 match step {
@@ -278,6 +334,7 @@ impl Rotator {
         match answer {
             Ok(secret) => {
                 tracing::info!(secret = name, "stored a new certificate");
+                *self.missing() = Refused::default();
                 cache.wrote(secret);
             }
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
@@ -287,6 +344,13 @@ impl Rotator {
                     }
                     None => cache.gone(&ObjectKey::of(&secret), &secret.uid().unwrap_or_default()),
                 }
+            }
+            Err(kube::Error::Api(status)) if status.code == 403 && secret.resource_version().is_none() => {
+                let both = [(&self.ca, CA_SECRET), (&self.tls, TLS_SECRET)].into_iter();
+                let names = both.filter(|(cache, name)| self.secret(cache, name).is_none());
+                let names = names.map(|(_, name)| name).collect();
+                let (namespace, source) = (self.namespace.clone(), kube::Error::Api(status));
+                return Err(Error::Missing { namespace, names, source });
             }
             Err(source) => return Err(failed("store secret")(source)),
         }

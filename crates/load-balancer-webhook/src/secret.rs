@@ -46,6 +46,15 @@ pub(crate) fn serving(secret: &Secret) -> Option<Serving> {
     Some(Serving { certificate, key, authority: text(secret, AUTHORITY)?, names, ends: ends(secret)? })
 }
 
+/// What helps where secrets are missing and the webhook may not make them, in one line.
+pub(crate) fn advice(namespace: &str, missing: &[&str]) -> String {
+    let make = |name: &&str| format!("kubectl --namespace {namespace} create secret generic {name}");
+    format!(
+        "missing in namespace {namespace}, and not to be made by this account: upgrade the release of the chart, or {}",
+        missing.iter().map(make).collect::<Vec<_>>().join(" && ")
+    )
+}
+
 /// `secret` (or a new one in `namespace`) with this authority in it.
 pub(crate) fn with_authority(secret: Option<Secret>, namespace: &str, authority: &Authority) -> Secret {
     let data = [(CERTIFICATE, authority.bundle()), (KEY, authority.key.clone())];
@@ -126,6 +135,14 @@ mod tests {
         ]);
         let certificate = new_serving(&stored, &names, now).unwrap();
         assert_eq!(serving(&with_serving(None, "harvester-system", &certificate)), Some(certificate));
+    }
+
+    #[test]
+    fn a_missing_secret_is_named_with_the_command_that_makes_it() {
+        let make = "kubectl --namespace lb create secret generic harvester-load-balancer-webhook";
+        let said = "missing in namespace lb, and not to be made by this account: upgrade the release of the chart, or";
+        assert_eq!(advice("lb", &[TLS_SECRET]), format!("{said} {make}-tls"));
+        assert_eq!(advice("lb", &[CA_SECRET, TLS_SECRET]), format!("{said} {make}-ca && {make}-tls"));
     }
 
     #[test]

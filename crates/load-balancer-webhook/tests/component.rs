@@ -10,5 +10,6 @@ mod component {
     mod hostile;
     mod kubectl;
     mod reviews;
+    mod secrets;
     mod status_writer;
 }

@@ -23,7 +23,8 @@ const APPLIES_TO: &str = "/metadata/labels/harvesterhci.io~1applies-to";
 /// Guest cluster that the bindings of the files stand for: their names end so, and those of their subjects.
 const EXAMPLE: &str = "-demo";
 
-/// The roles for one cluster, with the binding of `guest`'s account.
+/// The roles for one cluster, with the binding of `guest`'s account, and the Secrets that a program with our roles fills, and
+/// may not make.
 ///
 /// # Panics
 /// When a file of `deploy/rbac/` is not YAML; a test of this crate would have told.
@@ -172,6 +173,24 @@ mod tests {
                 "ClusterRoleBinding harvester-csi-driver-blue",
             ]
         );
+    }
+
+    /// A rule for `create` cannot name what may be created, and a Secret may be a token of any account.
+    #[test]
+    fn no_role_of_ours_may_create_secrets_and_those_that_one_fills_are_there_empty() {
+        let roles = roles(Rights::Ours, Side::Harvester, &GuestCluster::default());
+        let names = |list: &Value, name: &str| {
+            list.as_array().is_some_and(|list| list.iter().any(|one| one == name || one == "*"))
+        };
+        let rules = roles.iter().flat_map(|role| role["rules"].as_array().into_iter().flatten());
+        let on_secrets: Vec<_> = rules.filter(|rule| names(&rule["resources"], "secrets")).collect();
+        let named: Vec<_> =
+            on_secrets.iter().flat_map(|rule| rule["resourceNames"].as_array().unwrap()).collect();
+        assert!(on_secrets.iter().all(|rule| !names(&rule["verbs"], "create")), "{on_secrets:?}");
+        let secrets: Vec<_> = roles.iter().filter(|one| one["kind"] == "Secret").collect();
+        assert_eq!(secrets.iter().map(|one| &one["metadata"]["name"]).collect::<Vec<_>>(), named);
+        let nothing_is_said = |one: &&Value| one.as_object().unwrap().len() == 3;
+        assert!(secrets.iter().all(nothing_is_said), "an apply would empty one: {secrets:?}");
     }
 
     #[test]

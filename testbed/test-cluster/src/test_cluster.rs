@@ -82,6 +82,7 @@ impl TestCluster {
             rested_at: std::sync::Mutex::default(),
             _turn: None,
         }
+            prepare::secrets(cluster, rights, &guest_cluster).await;
     }
 
     /// Two real servers, those that this process has already, wiped.

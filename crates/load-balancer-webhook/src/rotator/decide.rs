@@ -31,23 +31,23 @@ pub(super) enum Step {
 
 /// The steps to take now, in order.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Plan {
+pub(super) struct RotationPlan {
     pub(super) steps: Vec<Step>,
     /// When a certificate has to be renewed. Nothing while one is made: then the rotator looks again at once.
     pub(super) again: Option<Timestamp>,
 }
 
 /// Certificates first: no registration names an authority that has signed no serving certificate yet.
-pub(super) fn decide(seen: Seen<'_>) -> Plan {
+pub(super) fn decide(seen: Seen<'_>) -> RotationPlan {
     let Seen { authority, serving, names, registered, now } = seen;
-    let at_once = |step| Plan { steps: vec![step], again: None };
+    let at_once = |step| RotationPlan { steps: vec![step], again: None };
     match (state(authority.as_ref(), serving.as_ref(), names, now), authority, serving) {
         (State::Good { until }, Some(authority), Some(serving)) => {
             let bundle = authority.bundle();
             let writes =
                 registered.into_iter().filter_map(|(one, found)| one.write(found.as_deref(), &bundle));
             let steps = std::iter::once(Step::Serve(serving)).chain(writes.map(Step::Register)).collect();
-            Plan { steps, again: Some(until) }
+            RotationPlan { steps, again: Some(until) }
         }
         (State::NeedsServing, Some(authority), serving) => {
             // names of the other replicas stay good: the API server may reach them by addresses of their own
@@ -76,12 +76,12 @@ mod tests {
         let unregistered = || webhooks.iter().map(|one| (one, None)).collect::<Vec<_>>();
         let mut seen =
             Seen { authority: None, serving: None, names: &names, registered: unregistered(), now };
-        assert_eq!(decide(seen.clone()), Plan { steps: vec![Step::MakeAuthority], again: None });
+        assert_eq!(decide(seen.clone()), RotationPlan { steps: vec![Step::MakeAuthority], again: None });
 
         let authority = new_authority(None, now).unwrap();
         seen.authority = Some(authority.clone());
         let make = Step::MakeServing { authority: authority.clone(), names: names.clone() };
-        assert_eq!(decide(seen.clone()), Plan { steps: vec![make], again: None });
+        assert_eq!(decide(seen.clone()), RotationPlan { steps: vec![make], again: None });
 
         let serving = new_serving(&authority, &names, now).unwrap();
         seen.serving = Some(serving.clone());

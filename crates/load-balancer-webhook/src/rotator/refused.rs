@@ -1,5 +1,5 @@
-//! A registration that the API server forbids: tried ever less often, and told once. A right that is granted has no event.
-//! Pure.
+//! A registration or a secret that the API server forbids: tried ever less often, and told once. A right that is granted has
+//! no event. Pure.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 const FORBIDDEN_AGAIN: [Duration; 3] =
     [Duration::from_secs(5), Duration::from_mins(1), Duration::from_mins(10)];
 
-/// The writes of one registration that were forbidden since one was not.
+/// The writes of one registration, or of secrets, that were forbidden since one was not.
 #[derive(Debug, Default)]
 pub(super) struct Refused {
     times: usize,

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use test_cluster::{Rights, TestCluster};
 
 use super::fixtures::{NAME, bundle, http, start, web};
+use super::secrets::make_empty;
 
 /// A client that trusts `bundle` and nothing else.
 pub(crate) fn trusting(port: u16, bundle: &[u8]) -> Client {
@@ -108,6 +109,9 @@ async fn reviews_are_answered_over_tls_and_replicas_agree(
     // certificates that were deleted are made anew, and served in place
     for secret in &secrets {
         cluster.harvester.delete::<Secret>(secret).await;
+    }
+    if rights == Rights::Ours {
+        make_empty(&cluster).await;
     }
     for _ in 0..200 {
         if bundle(&cluster, port).await != trusted {

@@ -162,3 +162,23 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 host: {{ $host | quote }}, port: {{ $port }}
 {{- end }}
 {{- end }}
+
+{{- /* One replica ends before the next one begins: a single node has no room for both, and helm 3 waits for the new Pod, which it
+does not where one may be unavailable. Where a former chart said nothing the API server has put a rolling update there, which
+server-side apply leaves and which does not go with Recreate: this upgrade takes it over, and the next one takes it away. helm 4,
+which applies so, waits for every Pod. */}}
+{{- define "ccm.strategy" -}}
+{{- $found := lookup "apps/v1" "Deployment" .Release.Namespace (include "ccm.name" .) }}
+{{- $rolling := dig "spec" "strategy" "rollingUpdate" dict $found }}
+{{- $isDefault := and (eq (toString $rolling.maxSurge) "25%") (eq (toString $rolling.maxUnavailable) "25%") }}
+{{- $isApplied := false }}
+{{- range dig "metadata" "managedFields" list $found }}
+{{- if eq .operation "Apply" }}{{ $isApplied = true }}{{ end }}
+{{- end }}
+{{- if or (gt (int .Values.replicasCount) 1) (and $isDefault $isApplied) }}
+type: RollingUpdate
+rollingUpdate: {maxSurge: 0, maxUnavailable: 1}
+{{- else }}
+type: Recreate
+{{- end }}
+{{- end }}

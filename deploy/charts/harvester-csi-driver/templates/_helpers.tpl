@@ -157,15 +157,38 @@ livenessProbe:
 {{- if or (eq $value "true") (and (eq $value "auto") (.Capabilities.APIVersions.Has "snapshot.storage.k8s.io/v1")) }}yes{{ end }}
 {{- end }}
 
-{{- /* auto: an upgrade leaves the default to the class that somebody has chosen since. */}}
+{{- /* auto: what the class in the cluster has, true where there is none; false where another class was made since and is the
+default. Of two Kubernetes takes the younger one: that of K3s, which is older, changes nothing. */}}
 {{- define "csi.isDefaultClass" -}}
 {{- $value := toString .Values.storageClass.isDefault }}
 {{- if eq $value "auto" }}
-{{- $value = "true" }}
+{{- $mark := "storageclass.kubernetes.io/is-default-class" }}
+{{- $ours := lookup "storage.k8s.io/v1" "StorageClass" "" "harvester" }}
+{{- $value = dig "metadata" "annotations" $mark "true" $ours }}
 {{- range (lookup "storage.k8s.io/v1" "StorageClass" "" "").items }}
-{{- $annotations := .metadata.annotations | default dict }}
-{{- if and (ne .metadata.name "harvester") (eq (get $annotations "storageclass.kubernetes.io/is-default-class") "true") }}{{ $value = "false" }}{{ end }}
+{{- $since := and $ours (gt .metadata.creationTimestamp (dig "metadata" "creationTimestamp" "" $ours)) }}
+{{- if and $since (eq (dig "metadata" "annotations" $mark "" .) "true") }}{{ $value = "false" }}{{ end }}
 {{- end }}
 {{- end }}
 {{- $value }}
+{{- end }}
+
+{{- /* One replica ends before the next one begins: a single node has no room for both, and helm 3 waits for the new Pod, which it
+does not where one may be unavailable. Where a former chart said nothing the API server has put a rolling update there, which
+server-side apply leaves and which does not go with Recreate: this upgrade takes it over, and the next one takes it away. helm 4,
+which applies so, waits for every Pod. */}}
+{{- define "csi.strategy" -}}
+{{- $found := lookup "apps/v1" "Deployment" .Release.Namespace (printf "%s-controllers" (include "csi.name" .)) }}
+{{- $rolling := dig "spec" "strategy" "rollingUpdate" dict $found }}
+{{- $isDefault := and (eq (toString $rolling.maxSurge) "25%") (eq (toString $rolling.maxUnavailable) "25%") }}
+{{- $isApplied := false }}
+{{- range dig "metadata" "managedFields" list $found }}
+{{- if eq .operation "Apply" }}{{ $isApplied = true }}{{ end }}
+{{- end }}
+{{- if or (gt (int .Values.replicasCount) 1) (and $isDefault $isApplied) }}
+type: RollingUpdate
+rollingUpdate: {maxSurge: 0, maxUnavailable: 1}
+{{- else }}
+type: Recreate
+{{- end }}
 {{- end }}

@@ -85,12 +85,10 @@
 {{- end }}
 
 {{- define "rules.Role.harvester-load-balancer-webhook" }}
-# by name: the other Secrets of Harvester are there too
+# by name: the other Secrets of Harvester are there too. No create: no rule can name what is to be created, and whoever may
+# create a Secret may create a token of any account of the namespace
 - apiGroups: [""]
   resources: [secrets]
   resourceNames: [harvester-load-balancer-webhook-ca, harvester-load-balancer-webhook-tls]
   verbs: [get, list, watch, update]
-- apiGroups: [""]
-  resources: [secrets]
-  verbs: [create]
 {{- end }}

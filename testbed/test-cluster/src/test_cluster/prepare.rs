@@ -51,8 +51,13 @@ async fn until_allowed(cluster: &Cluster, path: &str) {
 /// Gives the rights of one set, takes those of the other, and waits until the server goes by them.
 pub(super) async fn roles(cluster: &Cluster, rights: Rights, guest: &GuestCluster) {
     let other = if rights == Rights::Ours { Rights::Existing } else { Rights::Ours };
-    let wanted = manifests::roles(rights, cluster.side(), guest);
-    for role in manifests::roles(other, cluster.side(), guest) {
+    let roles = |rights| {
+        let mut roles = manifests::roles(rights, cluster.side(), guest);
+        roles.retain(|role| !is_secret(role));
+        roles
+    };
+    let wanted = roles(rights);
+    for role in roles(other) {
         if !wanted.iter().any(|one| path(one) == path(&role)) {
             let request = Request::delete(path(&role)).body(vec![]).expect("a role's path is a URI");
             // what was never there need not go
@@ -73,6 +78,17 @@ pub(super) async fn roles(cluster: &Cluster, rights: Rights, guest: &GuestCluste
             sleep(BETWEEN_LOOKS).await;
         }
     }
+}
+
+/// Makes the Secrets that go with one set of rights. None is left of a former test.
+pub(super) async fn secrets(cluster: &Cluster, rights: Rights, guest: &GuestCluster) {
+    for secret in manifests::roles(rights, cluster.side(), guest).into_iter().filter(is_secret) {
+        cluster.apply_object(secret).await;
+    }
+}
+
+fn is_secret(object: &Value) -> bool {
+    object["kind"] == "Secret"
 }
 
 fn path(role: &Value) -> String {
@@ -107,7 +123,7 @@ fn telling(side: Side, rights: Rights) -> Vec<Question> {
             (User::LoadBalancer, "create", ("coordination.k8s.io", "leases", "kube-system"), true),
             (User::LoadBalancer, "update", ("coordination.k8s.io", "leases", "default"), existing),
             (User::Webhook, "list", ("", "namespaces", ""), true),
-            (User::Webhook, "create", ("", "secrets", "harvester-system"), true),
+            (User::Webhook, "create", ("", "secrets", "harvester-system"), existing),
             (User::Webhook, "get", ("", "secrets", "default"), existing),
             (
                 User::CloudControllerManager,

@@ -64,7 +64,7 @@ impl Shared {
         guest.and(harvester).unwrap_or_else(|error| panic!("wipe the real servers: {error}"));
     }
 
-    /// Changes the roles, where the last test had others.
+    /// Changes the roles, where the last test had others, and makes the Secrets that go with them.
     pub(super) async fn give(
         &mut self,
         rights: Rights,
@@ -72,14 +72,15 @@ impl Shared {
         harvester: &Cluster,
         guest_cluster: &GuestCluster,
     ) {
-        if self.rights == Some(rights) {
-            return;
+        if self.rights != Some(rights) {
+            // in case this is not finished
+            self.rights = None;
+            prepare::roles(guest, rights, guest_cluster).await;
+            prepare::roles(harvester, rights, guest_cluster).await;
+            self.rights = Some(rights);
         }
-        // in case this is not finished
-        self.rights = None;
-        prepare::roles(guest, rights, guest_cluster).await;
-        prepare::roles(harvester, rights, guest_cluster).await;
-        self.rights = Some(rights);
+        prepare::secrets(guest, rights, guest_cluster).await;
+        prepare::secrets(harvester, rights, guest_cluster).await;
     }
 }
 

@@ -15,6 +15,7 @@ use std::{
 use outside_tools::Tool;
 
 mod doctor;
+mod typed;
 
 const MACHINE: &str = "demo-pool1-x7k2m-9d4tq";
 const README: (&str, &str) = ("README.md", "Let rancher-machine make a machine");
@@ -75,13 +76,17 @@ fn run(script: &str, folder: &Path) -> String {
 }
 
 /// A sandbox that ends with this.
-struct Sandbox(Child);
+struct Sandbox {
+    process: Child,
+    /// What it printed before it was ready.
+    said: Vec<String>,
+}
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
         // it may have ended
-        Command::new("kill").args(["-INT", &self.0.id().to_string()]).status().ok();
-        self.0.wait().ok();
+        Command::new("kill").args(["-INT", &self.process.id().to_string()]).status().ok();
+        self.process.wait().ok();
     }
 }
 
@@ -97,9 +102,14 @@ impl Sandbox {
         command.current_dir(folder);
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let out = BufReader::new(child.stdout.take().unwrap());
-        let sandbox = Self(child);
+        let mut sandbox = Self { process: child, said: vec![] };
         let mut lines = out.lines().map_while(Result::ok);
-        assert!(lines.any(|line| line == READY), "the sandbox ended");
+        loop {
+            match lines.next().expect("the sandbox ended") {
+                line if line == READY => break,
+                line => sandbox.said.push(line),
+            }
+        }
         // a full pipe would stop it
         std::thread::spawn(move || lines.for_each(drop));
         sandbox

@@ -35,8 +35,18 @@ mod ready;
 
 /// Leases of the simulated DHCP server: short, so that renewals are seen.
 const LEASE_SECONDS: u32 = 4;
+/// What a new user applies, in the folder of the repository.
+const POD_WITH_VOLUME: &str = "examples/guest/pod-with-volume.yaml";
 /// Pool of `--measure`: as many addresses as it asks for Services, and more.
 const MEASURED: &str = "127.200.0.0/20";
+
+/// kubectl as it can be typed here: by its name, or the one that was built for the tests.
+fn kubectl() -> String {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_on_path = std::env::split_paths(&path).any(|folder| folder.join("kubectl").is_file());
+    let built = (!is_on_path).then(|| outside_tools::Tool::Kubectl.find()).flatten();
+    built.map_or_else(|| "kubectl".to_owned(), |file| file.display().to_string())
+}
 
 /// A VM that is a node of the guest cluster.
 #[derive(Clone, Debug)]
@@ -305,9 +315,10 @@ impl Environment {
             output.note(&format!("  curl http://{}{port}", address.ip()));
         }
         let [guest, harvester] = &self.admin;
-        output.note(&format!("  kubectl --kubeconfig {} get nodes,services", guest.display()));
+        let kubectl = kubectl();
+        output.note(&format!("  {kubectl} --kubeconfig {} get nodes,services", guest.display()));
         output.note(&format!(
-            "  kubectl --kubeconfig {} get vm,loadbalancers,ippools.loadbalancer.harvesterhci.io",
+            "  {kubectl} --kubeconfig {} get vm,loadbalancers,ippools.loadbalancer.harvesterhci.io",
             harvester.display()
         ));
         let program = std::env::current_exe().unwrap_or_else(|_| "harvester-cloud-provider".into());
@@ -315,14 +326,12 @@ impl Environment {
             "  {} status --kubeconfig {} --cloud-config {}",
             program.display(),
             guest.display(),
-            guest.with_file_name("cloud-config").display()
+            harvester.display()
         ));
         output.note(&format!("  {} dashboard --kubeconfig {}", program.display(), harvester.display()));
-        if self.storage.is_some() {
-            output.note(&format!(
-                "  kubectl --kubeconfig {} apply -f examples/guest/pod-with-volume.yaml",
-                guest.display()
-            ));
+        // elsewhere than in the folder of the repository it is not there
+        if self.storage.is_some() && Path::new(POD_WITH_VOLUME).is_file() {
+            output.note(&format!("  {kubectl} --kubeconfig {} apply -f {POD_WITH_VOLUME}", guest.display()));
         }
         output.note("  docs/node-driver.md: rancher-machine makes VMs here");
         if WireMap::for_this_process().low_ports() == LowPorts::Shifted {

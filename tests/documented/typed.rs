@@ -1,0 +1,79 @@
+//! The first screen of the README and what the sandbox says to type, typed as they stand: by somebody with a kubectl, and with
+//! nothing else of ours on the PATH.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    os::unix::fs::symlink,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use outside_tools::Tool;
+
+use super::{READY, Sandbox, TURN, binary, read, run};
+
+/// A command that shows something until it is ended, and says where first.
+fn shows_a_page(line: &str) -> bool {
+    line.contains(" dashboard ")
+}
+
+/// Runs it until it has said something.
+fn says_something(line: &str, folder: &Path) {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("exec {line}")]).current_dir(folder).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut first = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(first.contains("127.0.0.1"), "{line}: {first:?}");
+}
+
+/// The lines of the README that are typed while the sandbox runs, up to the section on rancher-machine.
+fn of_the_readme() -> Vec<String> {
+    let readme = read("README.md");
+    let (first, _) = readme.split_once("\n## Let rancher-machine").expect("it has the section");
+    let programs = ["cargo run ", "export ", "harvester-cloud-provider ", "kubectl ", "curl "];
+    let lines = first.lines().filter_map(|line| line.strip_prefix("    "));
+    let typed = lines.filter(|line| programs.iter().any(|program| line.starts_with(program)));
+    let typed = typed.filter(|line| !line.contains("-- sandbox"));
+    // cargo would build: it is built
+    typed
+        .map(|line| line.replace("cargo run --release -- ", "target/release/harvester-cloud-provider "))
+        .collect()
+}
+
+#[test]
+fn what_the_readme_and_the_sandbox_say_is_typed_as_it_stands() {
+    let _turn = TURN.lock().unwrap_or_else(|broken| broken.into_inner());
+    let Some(kubectl) = Tool::Kubectl.find() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let release = folder.path().join("target/release");
+    fs::create_dir_all(&release).unwrap();
+    symlink(binary(), release.join("harvester-cloud-provider")).unwrap();
+    symlink(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples"), folder.path().join("examples")).unwrap();
+    let sandbox = Sandbox::start(folder.path(), "sim");
+    let hints =
+        sandbox.said.iter().skip_while(|line| *line != "Try:").filter_map(|line| line.strip_prefix("  "));
+    let hints: Vec<_> = hints.filter(|line| !line.starts_with("docs/")).map(str::to_owned).collect();
+    assert!(hints.len() > 5, "before {READY:?} it said {:#?}", sandbox.said);
+    let address = hints[0].rsplit_once('/').unwrap().1;
+    let mut readme = of_the_readme();
+    assert!(readme.len() > 8, "{readme:#?}");
+    // where ports below 1024 may not be bound, the sandbox says so
+    readme
+        .iter_mut()
+        .for_each(|line| *line = line.replace("http://127.19.1.2", &format!("http://{address}")));
+    let outside = tempfile::tempdir().unwrap();
+    symlink(kubectl, outside.path().join("kubectl")).unwrap();
+    let mut script = format!("PATH=\"{}:$PATH\"\n", outside.path().display());
+    for line in readme.iter().chain(&hints) {
+        match shows_a_page(line) {
+            true => says_something(line, folder.path()),
+            false => script += &format!("echo '+ {line}'\n{line}\n"),
+        }
+    }
+    let told = run(&script, folder.path());
+    assert!(told.contains("default/web") && told.contains("virtualmachine"), "{told}");
+}

@@ -45,7 +45,7 @@ const COLLECTORS: [&str; 3] = [
 ];
 /// Harvester's Setting with the drivers whose volumes grow under a VM that runs.
 const EXPAND: &str = "csi-online-expand-validation";
-const LONGHORN: &str = "driver.longhorn.io";
+pub(crate) const LONGHORN: &str = "driver.longhorn.io";
 
 /// Where the API server reaches the webhooks.
 #[derive(Clone, Copy, Debug)]

@@ -12,6 +12,9 @@ use crate::refused::unless_there;
 /// The storage class of claims that name none.
 pub const STORAGE_CLASS: &str = "harvester-longhorn";
 
+/// The class of snapshots that go to the backup target.
+pub(crate) const BACKUP_CLASS: &str = "longhorn";
+
 /// The objects of a Harvester of this release, such as `v1.8.0`.
 pub fn all(version: &str) -> Vec<Value> {
     let setting = |name: &str, value: &str, default: &str| json!({"apiVersion": "harvesterhci.io/v1beta1", "kind": "Setting", "metadata": {"name": name}, "value": value, "default": default});
@@ -30,7 +33,7 @@ pub fn all(version: &str) -> Vec<Value> {
             "provisioner": "driver.longhorn.io", "reclaimPolicy": "Delete", "volumeBindingMode": "Immediate",
             "allowVolumeExpansion": true, "parameters": {"numberOfReplicas": "3", "migratable": "true"}}),
         snapshot_class("longhorn-snapshot", "snap"),
-        snapshot_class("longhorn", "bak"),
+        snapshot_class(BACKUP_CLASS, "bak"),
     ]
 }
 

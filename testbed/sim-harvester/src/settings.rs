@@ -25,6 +25,8 @@ pub const READY: &str = "sim.harvesterhci.io/ready";
 pub const HOTPLUG: &str = "sim.harvesterhci.io/hotplug";
 /// On a StorageClass, with any value: no volume of it is made, as where no disk has room.
 pub const FULL: &str = "sim.harvesterhci.io/full";
+/// On a VolumeRemoteBackup or a VolumeRemoteRestore: why it does not succeed.
+pub const FAILS: &str = "sim.harvesterhci.io/fails";
 /// The VM's address, chosen at its first start and kept from then on; may be set beforehand.
 pub const ADDRESS: &str = "sim.harvesterhci.io/address";
 /// Further addresses of the VM by network, which its guest agent reports and nothing answers at: JSON.
@@ -35,7 +37,7 @@ pub const DHCP: &str = "sim.harvesterhci.io/dhcp";
 pub const GUEST_VIP: &str = "sim.harvesterhci.io/guest-kube-vip";
 
 /// Every annotation with the kinds that it goes on, its values and what they do: for people who ask for help.
-pub const HELP: [(&str, &str, &str); 9] = [
+pub const HELP: [(&str, &str, &str); 10] = [
     (
         AGENT,
         "VirtualMachine (also as a label), VirtualMachineInstance",
@@ -54,6 +56,7 @@ pub const HELP: [(&str, &str, &str); 9] = [
         "stuck | ok: whether volumes come in and go out; slow=8s: how long the pod that brings them takes",
     ),
     (FULL, "StorageClass", "any value: no volume of the class is made"),
+    (FAILS, "VolumeRemoteBackup, VolumeRemoteRestore", "a sentence: why it does not succeed"),
     (
         ADDRESS,
         "VirtualMachine",

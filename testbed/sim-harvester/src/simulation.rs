@@ -272,6 +272,8 @@ impl SimHarvester {
         let it = world_cache();
         self.vm_controller.vms.on_change(move |_| it.changed());
         let it = world_cache();
+        self.vm_controller.hosts.on_change(move |_| it.changed());
+        let it = world_cache();
         self.vm_controller.instances.on_change(move |_| it.changed());
         let it = world_cache();
         self.kubelets.pods.on_change(move |_| it.changed());

@@ -8,6 +8,7 @@
 
 pub(crate) mod controller;
 pub(crate) mod export;
+mod remote;
 pub(crate) mod snapshot;
 
 use k8s_openapi::api::{core::v1::PersistentVolumeClaim, storage::v1::StorageClass};

@@ -93,6 +93,7 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Vec<Step> {
         (false, Some(instance)) => vec![delete(instance)],
         // an instance of this name that is somebody else's: its end brings us back
         (true, Some(instance)) if !belongs(instance, vm) => vec![delete(instance)],
+        (true, Some(instance)) if instance::has_failed(instance) => over(vm, instance),
         (true, None) => vec![Step::CreateInstance(instance::pending(vm))],
         (true, Some(instance)) if !instance::is_placed(instance) && seen.obstacle.is_some() => {
             seen.obstacle.map(|obstacle| held(vm, instance, obstacle)).unwrap_or_default()
@@ -124,6 +125,19 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Vec<Step> {
                 None => followed(vm, instance),
             }
         }
+    }
+}
+
+/// An instance that has failed makes room for the next one, where the VM's strategy has one follow.
+fn over(vm: &Vm, instance: &Instance) -> Vec<Step> {
+    match strategy(vm).as_str() {
+        "Always" => vec![delete(instance)],
+        "RerunOnFailure" => {
+            let start = json!({"status": {"stateChangeRequests": [{"action": "Start"}]}});
+            let start = merge_patch::needed(&vm.json(), start).map(Step::PatchVmStatus);
+            start.into_iter().chain([delete(instance)]).collect()
+        }
+        _ => status(vm, Some(instance), "Stopped"),
     }
 }
 

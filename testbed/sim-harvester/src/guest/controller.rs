@@ -108,7 +108,8 @@ impl Kubelets {
 
     /// Calls `hear` whenever something about a VM may have changed.
     pub(super) fn on_vms(&self, hear: impl Fn() + Clone + Send + Sync + 'static) {
-        let instances = hear.clone();
+        let (instances, hosts) = (hear.clone(), hear.clone());
+        self.vm_controller.hosts.on_change(move |_| hosts());
         self.vm_controller.vms.on_change(move |_| hear());
         self.vm_controller.instances.on_change(move |_| instances());
     }

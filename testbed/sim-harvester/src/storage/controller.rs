@@ -14,7 +14,7 @@ use harvester_api::VirtualMachine;
 use program::{Clock, TaskGroup};
 
 use super::{
-    ClaimStep, Step, export, is_bound, of_claim, of_vm,
+    ClaimStep, Step, export, is_bound, of_claim, of_vm, remote,
     snapshot::{self, VolumeSnapshot},
 };
 use crate::{
@@ -63,6 +63,8 @@ pub(crate) fn start(
         snapshots: snapshot::start(tasks, harvester, &vm_controller.claims, clock, events),
         events: events.clone(),
     };
+    let Storage { snapshots, classes, .. } = &storage;
+    remote::start(tasks, harvester, snapshots, &vm_controller.claims, classes, clock);
     let queue = Queue::new();
     storage.subscribe(&queue);
     let in_life = tasks.clone();

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     HotPlug,
-    host::Host,
+    host::{self, Host},
     kube_vip::controller::KubeVip,
     quota::{self, Usage},
     refused::{Error, unless_gone, unless_there},
@@ -35,6 +35,10 @@ use crate::{
 
 /// KubeVirt asks guest agents for their interfaces every so often.
 const AGENT_IS_ASKED: Duration = Duration::from_secs(10);
+
+/// virt-controller gives the instances of a host up when its virt-handler was silent for so long, and by then Harvester has
+/// removed what was left of their pods (docs/contract/csi-driver.md#node-lost).
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(300);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Item {
@@ -62,7 +66,7 @@ pub(crate) struct VmController {
     pub(crate) vms: Cache<Vm>,
     pub(crate) instances: Cache<Instance>,
     migrations: Cache<migration::Migration>,
-    hosts: Cache<Node>,
+    pub(crate) hosts: Cache<Node>,
     pub(crate) claims: Cache<PersistentVolumeClaim>,
     secrets: Cache<Secret>,
     quotas: Cache<ResourceQuota>,
@@ -72,6 +76,8 @@ pub(crate) struct VmController {
     guest_vip: Arc<OnceLock<KubeVip>>,
     /// How disks come into VMs that run; nothing while the Settings are not known.
     hot_plug: Arc<Mutex<Option<HotPlug>>>,
+    /// Since when hosts are silent.
+    silent: Arc<Mutex<BTreeMap<String, Instant>>>,
     /// When the pods that bring volumes were made, of VMs where they take some time.
     pods: Arc<Mutex<BTreeMap<String, Instant>>>,
     /// The last report about the annotations of each VM.
@@ -102,6 +108,7 @@ impl VmController {
             queue: Queue::new(),
             guest_vip: Arc::default(),
             hot_plug: Arc::default(),
+            silent: Arc::default(),
             pods: Arc::default(),
             said: Arc::default(),
         };
@@ -130,10 +137,26 @@ impl VmController {
         self.quotas.ready().await;
     }
 
-    /// All VMs that have an address.
+    /// All VMs that have an address. Of one whose host is silent nothing answers.
     pub(crate) fn list(&self) -> Vec<VmState> {
-        let of = |vm: Arc<Vm>| VmState::of(&vm, self.instances.get(&ObjectKey::of(&*vm)).as_deref());
+        let of = |vm: Arc<Vm>| {
+            let instance = self.instances.get(&ObjectKey::of(&*vm));
+            VmState::of(&vm, instance.filter(|instance| self.silent_for(instance).is_none()).as_deref())
+        };
         self.vms.list().into_iter().filter_map(of).collect()
+    }
+
+    /// For how long the host of an instance has been silent, if it is.
+    fn silent_for(&self, instance: &Instance) -> Option<Duration> {
+        let host = instance.status.as_ref().map(|status| &status.node_name)?;
+        // one that is gone, or was never chosen, says nothing of what runs
+        let is_ready = self.hosts.get(&ObjectKey::new("", host)).is_none_or(|node| host::is_ready(&node));
+        let mut silent = self.silent.lock().expect("no panic while remembering");
+        if is_ready {
+            silent.remove(host);
+            return None;
+        }
+        Some(silent.entry(host.clone()).or_insert_with(Instant::now).elapsed())
     }
 
     /// From now on guest agents report the addresses that this kube-vip puts on the interfaces of its nodes.
@@ -277,6 +300,15 @@ impl VmController {
                 let (vm, instance) = (self.vms.get(&key), self.instances.get(&key));
                 if let Some(vm) = &vm {
                     self.complain(&key, vm, instance.as_deref());
+                }
+                let runs = instance.as_deref().filter(|instance| super::instance::is_running(instance));
+                if let Some(silent_for) = runs.and_then(|instance| self.silent_for(instance)) {
+                    let left = GIVEN_UP_AFTER.saturating_sub(silent_for);
+                    if left.is_zero() {
+                        return self.act(&key, Step::PatchInstance(super::instance::given_up())).await;
+                    }
+                    self.queue.add_after(Item::Vm(key), left);
+                    return Ok(());
                 }
                 let others = self.vms.list().into_iter().filter(|vm| ObjectKey::of(&**vm) != key);
                 let taken: BTreeSet<_> = others.filter_map(|vm| super::address(&vm)).collect();

@@ -174,6 +174,16 @@ pub(super) fn is_running(instance: &Instance) -> bool {
     instance.status.as_ref().is_some_and(|status| status.phase == "Running")
 }
 
+/// The merge patch of an instance whose host is lost.
+pub(super) fn given_up() -> Value {
+    json!({"status": {"phase": "Failed", "reason": "NodeUnresponsive",
+        "conditions": [{"type": "Ready", "status": "False"}]}})
+}
+
+pub(super) fn has_failed(instance: &Instance) -> bool {
+    instance.status.as_ref().is_some_and(|status| status.phase == "Failed")
+}
+
 /// Whether it has a host.
 pub(super) fn is_placed(instance: &Instance) -> bool {
     instance.status.as_ref().is_some_and(|status| !status.node_name.is_empty())

@@ -4,7 +4,9 @@
 mod clusters;
 mod disks;
 mod fixtures;
+mod host_loss;
 mod hotplug;
+mod remote;
 mod servers;
 mod sockets;
 mod volumes;

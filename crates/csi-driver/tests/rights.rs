@@ -6,6 +6,7 @@ mod support;
 
 mod rights {
     mod bed;
+    mod cut;
     mod each;
     mod guest;
     mod releases;

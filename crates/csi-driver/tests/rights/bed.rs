@@ -14,11 +14,7 @@ use csi_driver::{
         volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode},
         volume_content_source::{SnapshotSource, Type, VolumeSource},
     },
-    host::{
-        Host,
-        kinds::{NetworkFilesystem, VolumeRemoteBackup, VolumeRemoteRestore},
-        missing::Missing,
-    },
+    host::{Host, kinds::NetworkFilesystem, missing::Missing},
 };
 use futures::FutureExt as _;
 use harvester_api::VirtualMachineInstance;
@@ -56,6 +52,8 @@ const VOLUME: &str = "kept";
 const SNAPSHOT: &str = "kept-snapshot";
 const EXPORT: &str = "kept-export";
 const BACKUP: &str = "backup:team-a/kept-backup";
+/// What a call makes or deletes.
+const NAME: &str = "of-this-call";
 
 /// A call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -123,14 +121,22 @@ pub(crate) struct Bed<'a> {
 
 /// A process of the driver.
 pub(crate) fn process(cluster: &TestCluster, client: Client, tasks: &TaskGroup) -> ControllerService {
+    process_called("pod-a", cluster, client, tasks)
+}
+
+pub(crate) fn process_called(
+    holder: &str,
+    cluster: &TestCluster,
+    client: Client,
+    tasks: &TaskGroup,
+) -> ControllerService {
     let pod =
         OwnPod { namespace: "kube-system".to_owned(), name: "csi-0".to_owned(), uid: Some("u".to_owned()) };
     let clock = Clock::starting_at(cluster.start());
     let missing = Missing::new(tasks, cluster.guest.client(User::CsiDriver), clock, Some(pod));
     let namespace = &*cluster.guest_cluster().vm_namespace;
     let host = Host::new(missing.observe(client, namespace), namespace);
-    let attaching =
-        Attaching { users: Arc::new(|_| async { Ok(vec![]) }.boxed()), ..Attaching::new("pod-a") };
+    let attaching = Attaching { users: Arc::new(|_| async { Ok(vec![]) }.boxed()), ..Attaching::new(holder) };
     ControllerService::new(host.clone(), Settings::default(), Attacher::new(host, tasks, attaching))
 }
 
@@ -179,7 +185,7 @@ impl<'a> Bed<'a> {
         self.create(&self.whole, VOLUME, Mode::SingleNodeWriter, None).await.unwrap();
         self.ready_snapshot(SNAPSHOT).await;
         self.exported(EXPORT).await;
-        self.backup("kept-backup").await;
+        self.back_up(&self.whole, "kept-backup").await.unwrap();
     }
 
     pub(crate) async fn until(&self, what: &str, mut is_so: impl AsyncFnMut() -> bool) {
@@ -210,60 +216,13 @@ impl<'a> Bed<'a> {
         self.cluster.harvester.patch_status::<NetworkFilesystem>(&key, ready).await;
     }
 
-    async fn backup(&self, name: &str) {
-        self.back_up(&self.whole, name).await.unwrap();
-    }
-
     async fn back_up(&self, service: &ControllerService, name: &str) -> Result<(), Status> {
-        let mut host = Box::pin(self.backs_up(name).fuse());
-        let mut answer = Box::pin(self.snapshot(service, name, true));
-        loop {
-            tokio::select! {
-                answer = &mut answer => return answer.map(drop),
-                () = &mut host => {}
-            }
-        }
-    }
-
-    /// Plays the host's part of a backup.
-    async fn backs_up(&self, name: &str) {
-        let key = format!("team-a/{name}");
-        while self.cluster.harvester.get::<VolumeRemoteBackup>(&key).await.is_none() {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-        let spec = json!({"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}});
-        let done = json!({"status": {"success": true, "sourceSpec": spec}});
-        self.cluster.harvester.patch_status::<VolumeRemoteBackup>(&key, done).await;
-    }
-
-    /// Plays the host's part of a restore.
-    async fn restores(&self, name: &str) {
-        let key = format!("team-a/{name}");
-        let there = async || self.cluster.harvester.get::<VolumeRemoteRestore>(&key).await;
-        while there().await.is_none() {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-        let uid = there().await.and_then(|restore| restore.metadata.uid);
-        let owner = json!([{"apiVersion": "harvesterhci.io/v1beta1", "kind": "VolumeRemoteRestore", "name": name, "uid": uid}]);
-        let claim = json!({"metadata": {"name": name, "namespace": "team-a", "ownerReferences": owner},
-            "spec": {"accessModes": ["ReadWriteMany"], "volumeMode": "Block", "storageClassName": host_objects::STORAGE_CLASS,
-                "resources": {"requests": {"storage": "1Gi"}}}});
-        let claim: PersistentVolumeClaim = serde_json::from_value(claim).unwrap();
-        self.cluster.harvester.create(&claim).await;
-        let done = json!({"status": {"success": true}});
-        self.cluster.harvester.patch_status::<VolumeRemoteRestore>(&key, done).await;
+        self.snapshot(service, name, true).await.map(drop)
     }
 
     async fn restore_backup(&self, service: &ControllerService, name: &str) -> Result<(), Status> {
         let from = Type::Snapshot(SnapshotSource { snapshot_id: BACKUP.to_owned() });
-        let mut host = Box::pin(self.restores(name).fuse());
-        let mut answer = Box::pin(self.create(service, name, Mode::SingleNodeWriter, Some(from)));
-        loop {
-            tokio::select! {
-                answer = &mut answer => return answer,
-                () = &mut host => {}
-            }
-        }
+        self.create(service, name, Mode::SingleNodeWriter, Some(from)).await
     }
 
     async fn create(
@@ -274,8 +233,7 @@ impl<'a> Bed<'a> {
         source: Option<Type>,
     ) -> Result<(), Status> {
         let class = HashMap::from([("hostStorageClass".to_owned(), host_objects::STORAGE_CLASS.to_owned())]);
-        let size = self.grown.load(std::sync::atomic::Ordering::Relaxed) * MIB;
-        let size = if source.is_some() { size } else { GIB };
+        let size = if source.is_some() { self.size() } else { GIB };
         let request = CreateVolumeRequest {
             name: name.to_owned(),
             capacity_range: Some(CapacityRange { required_bytes: size, limit_bytes: 0 }),
@@ -335,9 +293,34 @@ impl<'a> Bed<'a> {
 
     /// Prepares a call with all rights, makes it with `service`, and cleans up.
     pub(crate) async fn call(&self, service: &ControllerService, call: Call) -> Result<(), Status> {
-        let (whole, name) = (&self.whole, "of-this-call");
-        let disk = Mode::SingleNodeWriter;
-        let answer = match call {
+        self.prepare_for(call).await;
+        let answer = self.act(service, call).await;
+        self.clean_up().await;
+        answer
+    }
+
+    /// What a call needs beside what is there all the time.
+    pub(crate) async fn prepare_for(&self, call: Call) {
+        let (whole, disk, shared) = (&self.whole, Mode::SingleNodeWriter, Mode::MultiNodeMultiWriter);
+        match call {
+            Call::Delete => self.create(whole, NAME, disk, None).await.unwrap(),
+            Call::DeleteExport => self.create(whole, NAME, shared, None).await.unwrap(),
+            Call::DeleteRestored => self.restore_backup(whole, NAME).await.unwrap(),
+            Call::Unpublish => self.publish(whole, VOLUME, disk).await.unwrap(),
+            Call::UnpublishExport => self.publish(whole, EXPORT, shared).await.unwrap(),
+            Call::Expand => {
+                self.grown.fetch_add(2, std::sync::atomic::Ordering::Relaxed);
+            }
+            Call::DeleteSnapshot => self.ready_snapshot(NAME).await,
+            Call::DeleteBackup => self.back_up(whole, NAME).await.unwrap(),
+            _ => {}
+        }
+    }
+
+    /// Makes the call itself.
+    pub(crate) async fn act(&self, service: &ControllerService, call: Call) -> Result<(), Status> {
+        let (name, disk, shared) = (NAME, Mode::SingleNodeWriter, Mode::MultiNodeMultiWriter);
+        match call {
             Call::Create => self.create(service, name, disk, None).await,
             Call::CreateOnDefault => {
                 let request = CreateVolumeRequest {
@@ -348,7 +331,7 @@ impl<'a> Bed<'a> {
                 };
                 service.create_volume(Request::new(request)).await.map(drop)
             }
-            Call::CreateExport => self.create(service, name, Mode::MultiNodeMultiWriter, None).await,
+            Call::CreateExport => self.create(service, name, shared, None).await,
             Call::Restore => {
                 let from = Type::Snapshot(SnapshotSource { snapshot_id: SNAPSHOT.to_owned() });
                 self.create(service, name, disk, Some(from)).await
@@ -358,33 +341,15 @@ impl<'a> Bed<'a> {
                 let from = Type::Volume(VolumeSource { volume_id: VOLUME.to_owned() });
                 self.create(service, name, disk, Some(from)).await
             }
-            Call::Delete => {
-                self.create(whole, name, disk, None).await.unwrap();
-                self.delete(service, name).await
-            }
-            Call::DeleteExport => {
-                self.create(whole, name, Mode::MultiNodeMultiWriter, None).await.unwrap();
-                self.delete(service, name).await
-            }
-            Call::DeleteRestored => {
-                self.restore_backup(whole, name).await.unwrap();
-                self.delete(service, name).await
-            }
+            Call::Delete | Call::DeleteExport | Call::DeleteRestored => self.delete(service, name).await,
             Call::Publish => self.publish(service, VOLUME, disk).await,
-            Call::PublishExport => self.publish(service, EXPORT, Mode::MultiNodeMultiWriter).await,
-            Call::Unpublish => {
-                self.publish(whole, VOLUME, disk).await.unwrap();
-                self.unpublish(service, VOLUME).await
-            }
-            Call::UnpublishExport => {
-                self.publish(whole, EXPORT, Mode::MultiNodeMultiWriter).await.unwrap();
-                self.unpublish(service, EXPORT).await
-            }
+            Call::PublishExport => self.publish(service, EXPORT, shared).await,
+            Call::Unpublish => self.unpublish(service, VOLUME).await,
+            Call::UnpublishExport => self.unpublish(service, EXPORT).await,
             Call::Expand => {
-                let mib = 2 + self.grown.fetch_add(2, std::sync::atomic::Ordering::Relaxed);
                 let request = ControllerExpandVolumeRequest {
                     volume_id: VOLUME.to_owned(),
-                    capacity_range: Some(CapacityRange { required_bytes: mib * MIB, limit_bytes: 0 }),
+                    capacity_range: Some(CapacityRange { required_bytes: self.size(), limit_bytes: 0 }),
                     ..ControllerExpandVolumeRequest::default()
                 };
                 service.controller_expand_volume(Request::new(request)).await.map(drop)
@@ -399,14 +364,8 @@ impl<'a> Bed<'a> {
             }
             Call::Snapshot => self.snapshot(service, name, false).await.map(drop),
             Call::Backup => self.back_up(service, name).await,
-            Call::DeleteSnapshot => {
-                self.ready_snapshot(name).await;
-                self.delete_snapshot(service, name).await
-            }
-            Call::DeleteBackup => {
-                self.backup(name).await;
-                self.delete_snapshot(service, &format!("backup:team-a/{name}")).await
-            }
+            Call::DeleteSnapshot => self.delete_snapshot(service, name).await,
+            Call::DeleteBackup => self.delete_snapshot(service, &format!("backup:team-a/{name}")).await,
             Call::GetSnapshot | Call::GetBackup => {
                 let id = if call == Call::GetBackup { BACKUP } else { SNAPSHOT };
                 let request =
@@ -416,22 +375,26 @@ impl<'a> Bed<'a> {
             Call::ListSnapshots => {
                 service.list_snapshots(Request::new(ListSnapshotsRequest::default())).await.map(drop)
             }
-        };
-        self.clean_up(name).await;
-        answer
+        }
     }
 
-    async fn clean_up(&self, name: &str) {
+    /// What the volume that is there all the time has been asked to have.
+    pub(crate) fn size(&self) -> i64 {
+        self.grown.load(std::sync::atomic::Ordering::Relaxed) * MIB
+    }
+
+    pub(crate) async fn clean_up(&self) {
         for volume in [VOLUME, EXPORT] {
             self.unpublish(&self.whole, volume).await.unwrap();
         }
-        for id in [name, &format!("backup:team-a/{name}")] {
-            self.delete_snapshot(&self.whole, id).await.unwrap();
-        }
-        self.delete(&self.whole, name).await.unwrap();
-        let key = format!("team-a/{name}");
+        self.delete_snapshot(&self.whole, &format!("backup:team-a/{NAME}")).await.unwrap();
+        self.delete(&self.whole, NAME).await.unwrap();
+        let key = format!("team-a/{NAME}");
         let gone = async || self.cluster.harvester.get::<PersistentVolumeClaim>(&key).await.is_none();
         self.until("the volume is gone", gone).await;
+        // one that the host made for a backup or a restore goes with that, and is not the driver's to delete
+        let gone = async || self.delete_snapshot(&self.whole, NAME).await.is_ok();
+        self.until("the snapshot is gone", gone).await;
     }
 
     /// The calls that are refused, and how.

@@ -44,7 +44,7 @@ pub(crate) struct Options {
     /// Parts to leave out, separated by commas.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PARTS")]
     without: Vec<Part>,
-    /// What this machine lacks is a failure, as with CI=true, and virtual machines are tested too.
+    /// What this machine lacks is a failure, as with CI=true, and what takes too long for each change runs too.
     #[arg(long, conflicts_with = "without")]
     all: bool,
 }
@@ -103,7 +103,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
 /// What keeps `part` from being run on this machine, after an attempt to mend it.
 fn lacking(part: Part) -> Option<String> {
     let needed: &[Tool] = match part {
-        Part::RealServer => &REAL_SERVER,
+        Part::RealServer | Part::RealTour => &REAL_SERVER,
         Part::Deny => &[Tool::CargoDeny],
         Part::Package => return package_driver::lacking(),
         Part::RealNode => return tools::ensure_real_node().err().map(|error| format!("{error:#}")),
@@ -152,7 +152,8 @@ impl Run<'_> {
                 command.current_dir(workspace::root()).args(["check", "licenses", "bans", "sources"]);
                 command
             }
-            Part::Tour => match self.built.program(PROGRAM) {
+            Part::Tour | Part::RealTour => match self.built.program(PROGRAM) {
+                Some(program) if part == Part::RealTour => tour::on_real_servers(program),
                 Some(program) => tour::of(program),
                 None => return Ok(Some(counts::of("", false))),
             },
@@ -197,6 +198,9 @@ impl Run<'_> {
         }
         if let Err(error) = tools::ensure(Tool::Helm) {
             self.left_out.push(format!("Left out: the charts in helm: {error:#}"));
+        }
+        if let Err(error) = tools::ensure_definitions() {
+            self.left_out.push(format!("Left out: the schemas of other projects' kinds: {error:#}"));
         }
         let path = match tools::ensure_xfsprogs() {
             Ok(folder) => with_folder(&env::var_os("PATH").unwrap_or_default(), folder)?,

@@ -45,3 +45,11 @@ pub(crate) fn of(program: &Path) -> Command {
     command.current_dir(workspace::root()).args(["sandbox", "--check"]);
     command
 }
+
+/// The same where everything is another way: real API servers, a Harvester whose machines are patched, and the roles of
+/// existing charts.
+pub(crate) fn on_real_servers(program: &Path) -> Command {
+    let mut command = of(program);
+    command.args(["--server=real", "--rights=existing", "--harvester-behaviour=v1.9.0"]);
+    command
+}

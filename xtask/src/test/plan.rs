@@ -29,6 +29,8 @@ pub(super) enum Part {
     Package,
     /// the whole system under fault schedules
     Seeds,
+    /// the sandbox's tour on real API servers, of the newest Harvester and with the roles of existing charts, with --all only
+    RealTour,
     /// the CSI driver in virtual machines, with --all only
     RealNode,
 }
@@ -48,6 +50,7 @@ impl Part {
             Self::Tour => "sandbox tour",
             Self::Package => "node driver's package",
             Self::Seeds => "fault schedules",
+            Self::RealTour => "sandbox tour on real API servers",
             Self::RealNode => "CSI driver in virtual machines",
         }
     }
@@ -57,7 +60,7 @@ impl Part {
     /// Without these there is nothing to run.
     fn needs(self) -> &'static [Self] {
         match self {
-            Self::Tests | Self::Tour | Self::Seeds | Self::RealNode => &[Self::Build],
+            Self::Tests | Self::Tour | Self::Seeds | Self::RealTour | Self::RealNode => &[Self::Build],
             Self::RealServer => &[Self::Tests, Self::Build],
             _ => &[],
         }
@@ -97,6 +100,9 @@ pub(super) enum Extent {
     All,
 }
 
+/// They take too long for each change.
+const ONLY_WITH_ALL: [Part; 2] = [Part::RealTour, Part::RealNode];
+
 /// Decides; `lacking` says what keeps a part from being run here, and is not asked for parts that are left out.
 pub(super) fn plan(without: &[Part], extent: Extent, lacking: impl Fn(Part) -> Option<String>) -> Plan {
     let mut plan = Plan { parts: Vec::new(), not_run: Vec::new(), complete: true };
@@ -105,7 +111,7 @@ pub(super) fn plan(without: &[Part], extent: Extent, lacking: impl Fn(Part) -> O
             plan.not_run.push(NotRun { part, why: "left out on purpose, with --without".to_owned() });
         } else if let Some(needed) = part.needs().iter().find(|needed| without.contains(needed)) {
             plan.not_run.push(NotRun { part, why: format!("left out with {needed}, with --without") });
-        } else if part == Part::RealNode && extent != Extent::All {
+        } else if ONLY_WITH_ALL.contains(&part) && extent != Extent::All {
             plan.not_run.push(NotRun { part, why: "it runs with --all only".to_owned() });
         } else if let Some(why) = lacking(part) {
             plan.complete &= extent == Extent::Possible;
@@ -124,7 +130,7 @@ mod tests {
     use super::*;
 
     fn no_go(part: Part) -> Option<String> {
-        (part == Part::RealServer).then(|| "no Go".to_owned())
+        [Part::RealServer, Part::RealTour].contains(&part).then(|| "no Go".to_owned())
     }
 
     fn no_qemu(part: Part) -> Option<String> {
@@ -132,23 +138,33 @@ mod tests {
     }
 
     #[rstest]
-    #[case::everything_there(&[], Extent::Possible, |_| None, &[Part::RealNode], true)]
+    #[case::everything_there(&[], Extent::Possible, |_| None, &ONLY_WITH_ALL, true)]
     #[case::everything_there_and_everything_asked_for(&[], Extent::All, |_| None, &[], true)]
-    #[case::a_machine_without_go(&[], Extent::Possible, no_go, &[Part::RealServer, Part::RealNode], true)]
-    #[case::a_machine_without_go_where_all_must_run(&[], Extent::All, no_go, &[Part::RealServer], false)]
-    #[case::a_gate_that_lacks_qemu_does_not_ask_for_it(&[], Extent::Gate, no_qemu, &[Part::RealNode], true)]
+    #[case::a_machine_without_go(
+        &[], Extent::Possible, no_go, &[Part::RealServer, Part::RealTour, Part::RealNode], true
+    )]
+    #[case::a_machine_without_go_where_all_must_run(
+        &[], Extent::All, no_go, &[Part::RealServer, Part::RealTour], false
+    )]
+    #[case::a_gate_that_lacks_qemu_does_not_ask_for_it(&[], Extent::Gate, no_qemu, &ONLY_WITH_ALL, true)]
     #[case::a_full_run_that_lacks_qemu(&[], Extent::All, no_qemu, &[Part::RealNode], false)]
     #[case::left_out_on_purpose(
-        &[Part::RealServer, Part::Tour], Extent::Gate, no_go, &[Part::RealServer, Part::Tour, Part::RealNode], true
+        &[Part::RealServer, Part::Tour],
+        Extent::Gate,
+        no_go,
+        &[Part::RealServer, Part::Tour, Part::RealTour, Part::RealNode],
+        true
     )]
     #[case::no_tests_need_no_server(
-        &[Part::Tests], Extent::All, no_go, &[Part::Tests, Part::RealServer], true
+        &[Part::Tests], Extent::All, no_qemu, &[Part::Tests, Part::RealServer, Part::RealNode], false
     )]
     #[case::nothing_built_runs_nothing(
         &[Part::Build],
         Extent::All,
         no_go,
-        &[Part::Build, Part::Tests, Part::RealServer, Part::Tour, Part::Seeds, Part::RealNode],
+        &[
+            Part::Build, Part::Tests, Part::RealServer, Part::Tour, Part::Seeds, Part::RealTour, Part::RealNode,
+        ],
         true
     )]
     fn what_is_not_run_is_told(

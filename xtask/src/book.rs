@@ -1,5 +1,7 @@
 //! `cargo xtask book`: the pages of docs/ as a book, `target/book/index.html`, by mdBook. Without network, once mdBook is there.
 
+mod links;
+
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
@@ -10,7 +12,7 @@ use crate::{step, tools, workspace};
 /// Builds it.
 ///
 /// # Errors
-/// Where mdBook is missing and cannot be installed.
+/// Where mdBook is missing and cannot be installed, or the book cannot be written.
 pub(crate) fn run() -> Result<bool> {
     tools::ensure(Tool::MdBook)?;
     let mdbook = Tool::MdBook.find().context("mdBook was just installed")?;
@@ -18,8 +20,13 @@ pub(crate) fn run() -> Result<bool> {
     let mut command = Command::new(mdbook);
     command.current_dir(workspace::root()).args(["build", "--dest-dir"]).arg(&folder);
     let built = step::run("build the book", &mut command)?;
-    if built.succeeded {
-        println!("{}", folder.join("index.html").display());
+    if !built.succeeded {
+        return Ok(false);
     }
-    Ok(built.succeeded)
+    let dead = links::mend(&folder, workspace::root())?;
+    for link in &dead {
+        println!("leads nowhere: {link}");
+    }
+    println!("{}", folder.join("index.html").display());
+    Ok(dead.is_empty())
 }

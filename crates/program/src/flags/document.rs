@@ -36,7 +36,8 @@ impl Table {
                 (None, FlagType::Switch) => "off".to_owned(),
                 (None, FlagType::Value) => String::new(),
             };
-            let (value, help) = (flag.value_name, flag.help.replace('|', "\\|"));
+            // without its backslash a word in angle brackets is a tag, which nobody sees
+            let (value, help) = (flag.value_name, flag.help.replace('|', "\\|").replace('<', "\\<"));
             let name = if value.is_empty() { flag.name.to_owned() } else { format!("{}={value}", flag.name) };
             line(&mut text, &format!("| `--{name}` | {} | {default} | {help} |", variables.join(", ")));
         }

@@ -2,6 +2,8 @@
 
 use std::{env, fs, path::Path};
 
+use node_driver::flags::{ALL, Flag, FlagType};
+
 const HEAD: &str = "\
 # Flags
 
@@ -9,8 +11,33 @@ const HEAD: &str = "\
 
 All programs take flags as Go programs do: `--name=value`, `--name value`, `-name`, `_` for `-`, and repetition. A value comes
 from the command line, else from the environment variable, else from the default; an empty variable counts as none. Durations
-have units: `45s`, `1m30s`, `1.5h`. The flags of the node driver are in `docs/node-driver.md` and in `--help`.
+have units: `45s`, `1m30s`, `1.5h`. Those of the node driver are [at the end](#docker-machine-driver-harvester).
 ";
+
+const NODE_DRIVER: &str = "
+## `docker-machine-driver-harvester`
+
+Flags of `rancher-machine create --driver harvester`, and of the driver's own commands `check` and `render`. In Rancher they are the
+fields of a machine pool's HarvesterConfig, without `harvester-` and in camel case: `harvester-cpu-count` is `cpuCount`. An empty
+default is none.
+
+| Flag | Environment | Default | Meaning |
+|---|---|---|---|
+";
+
+fn of_node_driver(flag: &Flag) -> String {
+    let default = match flag.flag_type {
+        FlagType::Text("") => String::new(),
+        FlagType::Text(default) => format!("`{default}`"),
+        FlagType::Number(default) => format!("`{default}`"),
+        FlagType::Switch => "off".to_owned(),
+    };
+    let meaning = match flag.usage.split_once(": {") {
+        Some((what, json)) => format!("{what}: `{{{json}`"),
+        None => flag.usage.to_owned(),
+    };
+    format!("| `--{}` | `{}` | {default} | {meaning} |\n", flag.name, flag.variable())
+}
 
 #[test]
 fn the_document_of_flags_is_what_the_programs_parse() {
@@ -30,7 +57,8 @@ fn the_document_of_flags_is_what_the_programs_parse() {
         dashboard::cli::FLAGS,
     ];
     let sections = tables.iter().map(|table| format!("\n{}", table.markdown()));
-    let text = HEAD.to_owned() + &sections.collect::<String>();
+    let of_node_driver: String = ALL.iter().map(of_node_driver).collect();
+    let text = HEAD.to_owned() + &sections.collect::<String>() + NODE_DRIVER + &of_node_driver;
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/flags.md");
     if env::var_os("UPDATE_DOCS").is_some() {
         fs::write(&file, &text).expect("docs can be written");

@@ -1,5 +1,6 @@
 //! `docs/reference/` is made from the tables of the code. `UPDATE_DOCS=1 cargo test --test reference` writes it anew.
 
+mod annotations;
 mod values;
 
 use std::collections::BTreeMap;

@@ -6,6 +6,7 @@
 mod citations;
 mod connections;
 mod dependencies;
+mod documented_reasons;
 mod documents;
 mod layers;
 mod monitoring;

@@ -1,7 +1,7 @@
 //! The names by which programs understand each other have one home, `harvester-api`: a name that is spelt twice is one
 //! day spelt in two ways, and no compiler notices.
 
-use super::product;
+use super::{product, root};
 
 /// The domains of Harvester's and kube-vip's labels, annotations, finalizers and groups.
 const DOMAINS: [&str; 3] = ["harvesterhci.io", "kube-vip.io", "cattle.io"];
@@ -29,6 +29,28 @@ fn names_of_harvester_and_kube_vip_are_spelt_in_harvester_api_alone() {
         }
     }
     assert!(elsewhere.is_empty(), "use the constants of harvester-api, or add one: {elsewhere:#?}");
+}
+
+/// Names that are no annotation, label or finalizer.
+const OTHERS: [&str; 1] = ["harvesterhci.io/load-balancer"];
+
+#[test]
+fn every_name_of_harvester_api_is_in_the_reference() {
+    let reference = std::fs::read_to_string(root().join("docs/reference/annotations.md")).unwrap();
+    let mut missing = Vec::new();
+    for line in product::lines().iter().filter(|line| line.place.starts_with("crates/harvester-api/src/")) {
+        // versions of kinds begin with v
+        let is_key = |name: &&str| {
+            let end = name.rsplit('/').next().unwrap();
+            is_name(name) && !end.is_empty() && !(end.starts_with('v') && end.contains(char::is_numeric))
+        };
+        for name in literals(&line.text).into_iter().filter(is_key) {
+            if !OTHERS.contains(&name) && !reference.contains(&format!("| `{name}` |")) {
+                missing.push(format!("{}: {name}", line.place));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "UPDATE_DOCS=1 cargo test --test reference: {missing:#?}");
 }
 
 #[test]

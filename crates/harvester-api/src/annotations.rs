@@ -5,7 +5,7 @@ pub const SERVICE_PREFIX: &str = "cloudprovider.harvesterhci.io/";
 /// All keys for LoadBalancer and IPPool objects begin with it, apart from those that the cloud controller manager copies.
 pub const LB_PREFIX: &str = "loadbalancer.harvesterhci.io/";
 
-/// On a guest Service: how its address is obtained, `pool` (default) or `dhcp`; see [`crate::Ipam::parse`].
+/// On a guest Service: how its address is obtained, `pool` (default) or `dhcp`.
 pub const IPAM: &str = "cloudprovider.harvesterhci.io/ipam";
 /// On a guest Service: the Service port whose node port is probed. Its presence asks for the host datapath.
 pub const HEALTH_CHECK_PORT: &str = "cloudprovider.harvesterhci.io/healthcheck-port";
@@ -55,7 +55,7 @@ pub const REQUESTED_IP_STRICT: &str = "cloudprovider.harvesterhci.io/requested-i
 /// On a LoadBalancer object: families of its addresses in their order, such as `IPv4,IPv6`; absent means IPv4. An
 /// annotation and no field, because the server drops fields that an older schema does not have.
 pub const IP_FAMILIES: &str = "cloudprovider.harvesterhci.io/ip-families";
-/// On a LoadBalancer object: [`crate::IpFamilyPolicy`] of its Service. See [`IP_FAMILIES`].
+/// On a LoadBalancer object: `spec.ipFamilyPolicy` of its Service. See [`IP_FAMILIES`].
 pub const IP_FAMILY_POLICY: &str = "cloudprovider.harvesterhci.io/ip-family-policy";
 /// On a LoadBalancer object: `spec.loadBalancerSourceRanges` of its Service, sorted, separated by commas.
 pub const SOURCE_RANGES: &str = "loadbalancer.harvesterhci.io/source-ranges";
@@ -127,17 +127,17 @@ pub const CERTIFICATE_ENDS: &str = "loadbalancer.harvesterhci.io/certificate-end
 /// On a Secret of the webhook: names that the certificate is good for, separated by commas.
 pub const CERTIFICATE_NAMES: &str = "loadbalancer.harvesterhci.io/certificate-names";
 
-/// kube-vip: the addresses to announce for a Service.
+/// On a Service, for kube-vip: the addresses to announce.
 pub const KUBE_VIP_LOADBALANCER_IPS: &str = "kube-vip.io/loadbalancerIPs";
-/// kube-vip: the interface of the node that gets the address.
+/// On a Service, for kube-vip: the interface of the node that gets the address.
 pub const KUBE_VIP_SERVICE_INTERFACE: &str = "kube-vip.io/serviceInterface";
-/// kube-vip: `"true"` keeps it away from a Service (it does not withdraw what it already announces).
+/// On a Service, for kube-vip: `"true"` keeps it away (it does not withdraw what it already announces).
 pub const KUBE_VIP_IGNORE: &str = "kube-vip.io/ignore";
-/// kube-vip: node that announces the Service's address now.
+/// On a Service, by kube-vip: node that announces its address now.
 pub const KUBE_VIP_VIP_HOST: &str = "kube-vip.io/vipHost";
-/// kube-vip: MAC address of the DHCP lease, reused after a restart.
+/// On a Service, by kube-vip: MAC address of the DHCP lease, reused after a restart.
 pub const KUBE_VIP_HWADDR: &str = "kube-vip.io/hwaddr";
-/// kube-vip: address of the DHCP lease, asked for again after a restart.
+/// On a Service, by kube-vip: address of the DHCP lease, asked for again after a restart.
 pub const KUBE_VIP_REQUESTED_IP: &str = "kube-vip.io/requestedIP";
 
 /// On a Node, by its kubelet: its `--node-ip`, one address or `v4,v6`. A kubelet without that flag writes none.
@@ -145,9 +145,11 @@ pub const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";
 /// On a Node, by users: a JSON list of addresses that are not to be its ExternalIPs.
 pub const ADDITIONAL_INTERNAL_IPS: &str = "cloudprovider.harvesterhci.io/additional-internal-ips";
 
-/// On VirtualMachineInstances, from the host's labels, and as labels on guest Nodes.
+/// On a VirtualMachineInstance, by Harvester: the region of its host; as a label on guest Nodes, by the cloud controller
+/// manager.
 pub const TOPOLOGY_REGION: &str = "topology.kubernetes.io/region";
-/// See [`TOPOLOGY_REGION`].
+/// On a VirtualMachineInstance, by Harvester: the zone of its host; as a label on guest Nodes, by the cloud controller
+/// manager.
 pub const TOPOLOGY_ZONE: &str = "topology.kubernetes.io/zone";
 /// On a guest Node, by the cloud controller manager: the namespace of Harvester in which it saw the VM of the Node's
 /// provider ID. That the VM is missing says something in this namespace alone.

@@ -2,7 +2,7 @@
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 
-/// On a LoadBalancer object: guest cluster name, as [`legal`] writes it.
+/// On a LoadBalancer object: guest cluster name, or a hash of one that cannot be the value of a label.
 pub const CLUSTER: &str = "cloudprovider.harvesterhci.io/cluster";
 /// On a LoadBalancer object: namespace of the guest Service.
 pub const SERVICE_NAMESPACE: &str = "cloudprovider.harvesterhci.io/serviceNamespace";
@@ -11,11 +11,11 @@ pub const SERVICE_NAME: &str = "cloudprovider.harvesterhci.io/serviceName";
 /// On a guest Service, by the cloud controller manager: the Service whose address it uses, `namespace.name`; empty on one
 /// that uses none any more. The annotation of the same key has the user's request.
 pub const PRIMARY_SERVICE: &str = "cloudprovider.harvesterhci.io/primary-service";
-/// `"true"` on the Services and EndpointSlices that the load balancer makes.
+/// On Services and EndpointSlices of Harvester, by the load balancer: `"true"` on those that it makes.
 pub const SERVICE_LB: &str = "loadbalancer.harvesterhci.io/servicelb";
-/// Kubernetes: the Service that an EndpointSlice belongs to.
+/// On an EndpointSlice of Harvester: the Service that it belongs to, by Kubernetes' own label.
 pub const SLICE_SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// Kubernetes: who writes an EndpointSlice; ours carry [`SLICE_MANAGED_BY_US`].
+/// On an EndpointSlice of Harvester: who writes it, by Kubernetes' own label; ours carry `harvester-load-balancer`.
 pub const SLICE_MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// Value of [`SLICE_MANAGED_BY`] on our slices: not one of the built-in controllers, so none of them touches it.
 pub const SLICE_MANAGED_BY_US: &str = "harvester-load-balancer";
@@ -25,11 +25,11 @@ pub const GLOBAL_IP_POOL: &str = "loadbalancer.harvesterhci.io/global-ip-pool";
 pub const VID: &str = "loadbalancer.harvesterhci.io/vid";
 /// On a NetworkAttachmentDefinition: its VLAN id.
 pub const VLAN_ID: &str = "network.harvesterhci.io/vlan-id";
-/// On a VM and its VMI: who made it; [`NODE_DRIVER`] for machines of the node driver.
+/// On a VM and its VMI: who made it; `docker-machine-driver-harvester` for machines of the node driver.
 pub const CREATOR: &str = "harvesterhci.io/creator";
 /// Value of [`CREATOR`] for machines made by the node driver.
 pub const NODE_DRIVER: &str = "docker-machine-driver-harvester";
-/// On a VM and its VMI: guest cluster name, as [`legal`] writes it.
+/// On a VM and its VMI: guest cluster name, or a hash of one that cannot be the value of a label.
 pub const GUEST_CLUSTER: &str = "guestcluster.harvesterhci.io/name";
 /// On a VMI: name of its VM.
 pub const VM_NAME: &str = "harvesterhci.io/vmName";

@@ -3,12 +3,17 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 mod contract;
+mod environment;
 mod examples;
 mod generated;
 mod harvester;
+mod kinds;
+mod marketplace;
+mod missing;
 mod places;
 mod security;
 mod server;
+mod terraform;
 mod upgrades;
 mod values;
 

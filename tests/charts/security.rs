@@ -69,8 +69,8 @@ fn a_secret_takes_the_place_of_every_folder_of_the_node() {
     let options = ["cloudConfig.secretName=own", "cloudConfig.secretKey=key"];
     let ccm = render(&helm, "harvester-cloud-provider", &options);
     let (_, pod) = pods(&ccm).find(|(name, _)| *name == "harvester-cloud-provider").unwrap();
-    let wanted =
-        json!({"secretName": "own", "defaultMode": 288, "items": [{"key": "key", "path": "cloud-config"}]});
+    let wanted = json!({"secretName": "own", "optional": true, "defaultMode": 288,
+        "items": [{"key": "key", "path": "cloud-config"}]});
     let rotated =
         json!({"secretName": "harvester-cloud-provider-rotated", "optional": true, "defaultMode": 288});
     let volumes = json!([{"name": "cloud-config", "secret": wanted}, {"name": "rotated-cloud-config", "secret": rotated}]);

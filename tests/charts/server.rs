@@ -53,12 +53,14 @@ fn start() -> Result<Lab, String> {
         fs::write(file, servers.side(side).kubeconfig(&account(side).name, "default")).unwrap();
     }
     let lab = Lab { helm, kubectl, kubeconfig, empty, folder, _servers: (runtime, servers) };
-    let kinds = root().join("tests/charts/kinds.yaml").display().to_string();
+    let kinds = lab.folder.join("kinds.yaml");
+    super::kinds::write(&kinds);
+    let kinds = kinds.to_str().unwrap();
     for file in [&lab.kubeconfig, &lab.empty] {
         let on = format!("--kubeconfig={}", file.display());
         lab.kubectl(&[&on, "create", "namespace", "harvester-system"]);
-        lab.kubectl(&[&on, "apply", "-f", &kinds]);
-        lab.kubectl(&[&on, "wait", "--for=condition=Established", "--timeout=60s", "-f", &kinds]);
+        lab.kubectl(&[&on, "apply", "--server-side", "-f", kinds]);
+        lab.kubectl(&[&on, "wait", "--for=condition=Established", "--timeout=60s", "-f", kinds]);
     }
     Ok(lab)
 }
@@ -171,8 +173,6 @@ metadata: {name: chosen, annotations: {storageclass.kubernetes.io/is-default-cla
 provisioner: other.example.com
 "#;
 
-/// As Rancher's form does it: the values of the old release, its chart's defaults included.
-#[test]
 /// One release after another: its classes are the cluster's.
 static CSI: Mutex<()> = Mutex::new(());
 
@@ -200,11 +200,13 @@ fn a_single_replica_is_upgraded_where_the_former_chart_said_no_strategy() {
     }
 }
 
+/// As Rancher's form does it: the values of the old release, its chart's defaults included.
+#[test]
 fn a_release_of_the_go_csi_driver_is_upgraded_in_place_with_its_values() {
     let Some(lab) = lab() else { return };
+    let _turn = CSI.lock().unwrap_or_else(PoisonError::into_inner);
     let namespace = "kube-system";
     lab.release("install", &go("harvester-csi-driver"), namespace, &[]);
-    let _turn = CSI.lock().unwrap_or_else(PoisonError::into_inner);
     let objects = [
         "daemonset/harvester-csi-driver",
         "deployment/harvester-csi-driver-controllers",
@@ -222,10 +224,10 @@ fn a_release_of_the_go_csi_driver_is_upgraded_in_place_with_its_values() {
     // its Pods work until they are replaced, and they are not where the new ones do not start
     assert!(old_account_may(&["create", "persistentvolumes"]));
     assert!(old_account_may(&["update", "leases", "-n", namespace]));
-    assert_eq!(objects.map(|object| uid(&lab.get(namespace, object))), before);
-    let driver = lab.get(namespace, "daemonset/harvester-csi-driver");
     // it is every node's, and the Go controllers know nothing of this one
     assert!(!old_account_may(&["update", "secrets/harvester-csi-driver-rotated", "-n", namespace]));
+    assert_eq!(objects.map(|object| uid(&lab.get(namespace, object))), before);
+    let driver = lab.get(namespace, "daemonset/harvester-csi-driver");
     let volumes = super::array(&driver, "/spec/template/spec/volumes");
     assert!(
         volumes.iter().all(|volume| volume["name"] != "rootfs"),
@@ -247,8 +249,6 @@ fn a_release_of_the_go_csi_driver_is_upgraded_in_place_with_its_values() {
     lab.helm(&["rollback", "harvester-csi-driver", "1", "--namespace", namespace]);
     assert_eq!(objects.map(|object| uid(&lab.get(namespace, object))), before);
     lab.helm(&["uninstall", "harvester-csi-driver", "--namespace", namespace]);
-}
-
 
     // a default that is older, as K3s has one: of two Kubernetes takes the younger
     lab.release("install", &chart("harvester-csi-driver"), namespace, &[]);
@@ -261,6 +261,8 @@ fn a_release_of_the_go_csi_driver_is_upgraded_in_place_with_its_values() {
     assert!(!is_default(), "somebody has said no");
     lab.helm(&["uninstall", "harvester-csi-driver", "--namespace", namespace]);
     lab.kubectl(&["delete", "-f", other.to_str().unwrap()]);
+}
+
 const CHANGED_POOL: &str = r#"{"metadata": {"labels": {"changed": "yes"}}}"#;
 
 /// One release after another: their definitions and registrations are the cluster's.

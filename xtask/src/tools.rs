@@ -4,6 +4,7 @@
 //! carries; cargo-deny and mdBook come from crates.io. A lock keeps two builds from doing the work twice; a file appears under
 //! its name only when it is whole.
 
+mod definitions;
 mod go;
 
 use std::env;
@@ -35,6 +36,13 @@ pub(crate) fn run() -> Result<bool> {
         Err(error) => {
             complete = false;
             println!("{:<24} missing: {error:#}", "cloud-init");
+        }
+    }
+    match ensure_definitions() {
+        Ok(folder) => println!("{:<24} {}", "definitions", folder.display()),
+        Err(error) => {
+            complete = false;
+            println!("{:<24} missing: {error:#}", "definitions");
         }
     }
     match ensure_xfsprogs() {
@@ -89,6 +97,15 @@ pub(crate) fn ensure(tool: Tool) -> Result<()> {
 pub(crate) fn ensure_go() -> Result<()> {
     let cache = cache().context("no folder for the cache: set HARVESTER_TOOLS or HOME")?;
     go::find(&cache).map(drop)
+}
+
+/// Makes sure that there are the definitions of other projects' kinds, for the charts on a real API server.
+///
+/// # Errors
+/// As [`ensure()`].
+pub(crate) fn ensure_definitions() -> Result<PathBuf> {
+    let cache = cache().context("no folder for the cache: set HARVESTER_TOOLS or HOME")?;
+    definitions::ensure(&cache)
 }
 
 /// Makes sure that there is a cloud-init for the tests of user data.

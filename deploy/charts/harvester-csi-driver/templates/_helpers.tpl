@@ -109,6 +109,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if .Values.cloudConfig.secretName }}
   secret:
     secretName: {{ .Values.cloudConfig.secretName | quote }}
+    optional: true # the driver says what is missing; kubelet would start none
     defaultMode: 288 # 0440, which YAML 1.2 reads as 440
     {{- with .Values.cloudConfig.secretKey }}
     items:

@@ -12,4 +12,5 @@ mod component {
     mod reviews;
     mod secrets;
     mod status_writer;
+    mod terraform;
 }

@@ -15,4 +15,5 @@ mod repeat;
 mod replay;
 mod states;
 mod support;
+mod terraform;
 mod wire;

@@ -54,6 +54,9 @@ pub enum DialError {
     /// No way to the address from here.
     #[error("unreachable: {0}")]
     Unreachable(String),
+    /// The probe panicked, maybe by what the backend sent: a fault of this program, and the backend gets no traffic.
+    #[error("unreachable: the probe ended by a fault of the load balancer, see its log")]
+    Panicked,
     /// It accepted the connection, and ended it before its answer did.
     #[error("connection closed before the end of an answer")]
     Closed,
@@ -77,7 +80,7 @@ impl DialError {
         match self {
             Self::Refused => "refused",
             Self::NoAnswer { .. } => "no_answer",
-            Self::Unreachable(_) => "unreachable",
+            Self::Unreachable(_) | Self::Panicked => "unreachable",
             Self::Closed => "closed",
             Self::Status(_) => "status",
             Self::NotHttp => "not_http",

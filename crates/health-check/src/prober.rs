@@ -110,7 +110,7 @@ impl<K: Key, B: Key> Prober<K, B> {
                         logged = Some(Instant::now());
                         tracing::warn!(why, "cannot dial from here: verdicts of health checks stay as they are until this process can");
                     }
-                    if answer.as_ref().is_err_and(is_fault) && is_due(faulty) {
+                    if answer == Err(DialError::Panicked) && is_due(faulty) {
                         faulty = Some(Instant::now());
                         tracing::error!("a probe panicked, which is a fault of this program: it counts as failed, and the others go on");
                     }
@@ -139,14 +139,7 @@ impl<K: Key, B: Key> Prober<K, B> {
 /// everybody.
 async fn attempt(dial: Dial, probe: Probe) -> Result<(), DialError> {
     let answer = AssertUnwindSafe(async move { dial(probe).await }).catch_unwind().await;
-    answer.unwrap_or_else(|_| Err(DialError::Unreachable(FAULT.to_owned())))
-}
-
-/// What a backend is told whose probe panicked.
-const FAULT: &str = "the probe ended by a fault of the load balancer, see its log";
-
-fn is_fault(error: &DialError) -> bool {
-    matches!(error, DialError::Unreachable(why) if why == FAULT)
+    answer.unwrap_or(Err(DialError::Panicked))
 }
 
 /// The end of a dial without answer that had this limit and took so long.
@@ -371,10 +364,7 @@ mod tests {
         changed.recv().await;
         changed.recv().await;
         let verdicts = prober.verdicts(&"web");
-        assert!(
-            verdicts.values().all(|verdict| verdict.error.as_ref().is_some_and(is_fault)),
-            "{verdicts:?}"
-        );
+        assert!(verdicts.values().all(|verdict| verdict.error == Some(DialError::Panicked)), "{verdicts:?}");
         prober.set_targets("api", targets(3..4));
         changed.recv().await;
         assert!(prober.verdicts(&"api")[&3].ready);

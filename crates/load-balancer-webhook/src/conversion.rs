@@ -6,21 +6,26 @@
 //! UID and generation, and comes back on the way to v1beta1, but for what was changed in v1alpha1 meanwhile. An annotation
 //! that somebody saved with an earlier version of the object, or copied to another one, counts for nothing.
 
+mod envelope;
 mod handler;
-mod review;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::sync::Arc;
 
 use harvester_api::annotations::V1BETA1 as KEPT;
-pub(crate) use harvester_api::load_balancer::API_VERSIONS as VERSIONS;
+use harvester_api::load_balancer::API_VERSIONS as VERSIONS;
 use harvester_api::names::DHCP_ADDRESS;
 use harvester_api::{IPPool, VirtualMachineInstance, labels};
 use serde_json::{Map, Value, json};
 
+pub(crate) use envelope::{Needs, Review, answer, refusal};
 pub(crate) use handler::converted;
-pub(crate) use review::{Needs, Review, answer, refusal};
+
+/// The version that is stored.
+pub(crate) const V1BETA1: &str = VERSIONS[0];
+/// The former one.
+pub(crate) const V1ALPHA1: &str = VERSIONS[1];
 
 /// Bytes of what is kept in an annotation.
 const KEPT_MAX: usize = 128 << 10;
@@ -36,9 +41,9 @@ const DEFAULTS: [(&str, &str, u32); 4] = [
     ("timeoutSeconds", "timeoutSeconds", 1),
 ];
 
-/// What the cluster knows of objects that were stored before Harvester 1.2.
+/// Where pool and VMs are looked up that v1alpha1 does not name.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Known<'a> {
+pub(crate) struct Lookup<'a> {
     /// With their records.
     pub(crate) pools: &'a [IPPool],
     pub(crate) machines: Machines<'a>,
@@ -66,13 +71,13 @@ pub(crate) fn machines(vmis: &[Arc<VirtualMachineInstance>]) -> Machines<'_> {
 }
 
 /// The object in another version. One that is in it already stays as it is.
-pub(crate) fn convert(object: Value, to: &str, known: &Known<'_>) -> Value {
+pub(crate) fn convert(object: Value, to: &str, lookup: &Lookup<'_>) -> Value {
     if object["apiVersion"] == to {
         return object;
     }
     let mut object = object;
-    if to == VERSIONS[0] {
-        to_beta(&mut object, known);
+    if to == V1BETA1 {
+        to_beta(&mut object, lookup);
     } else {
         to_alpha(&mut object);
     }
@@ -133,7 +138,7 @@ fn to_alpha(object: &mut Value) {
     }
 }
 
-fn to_beta(object: &mut Value, known: &Known<'_>) {
+fn to_beta(object: &mut Value, lookup: &Lookup<'_>) {
     let kept = take_kept(object);
     let [then_spec, then_status] =
         kept.as_ref().map(|(spec, status)| alpha(spec, status)).unwrap_or_default();
@@ -160,7 +165,7 @@ fn to_beta(object: &mut Value, known: &Known<'_>) {
         let servers = now_spec.get("backendServers").cloned();
         let addresses = servers.as_ref().and_then(Value::as_array).into_iter().flatten();
         let machines: BTreeSet<_> = addresses
-            .filter_map(|address| known.machines.get(&(namespace, address.as_str()?)))
+            .filter_map(|address| lookup.machines.get(&(namespace, address.as_str()?)))
             .flatten()
             .collect();
         let selector = (!machines.is_empty()).then(|| json!({labels::VM_NAME: machines}));
@@ -189,7 +194,7 @@ fn to_beta(object: &mut Value, known: &Known<'_>) {
     }
     if status.get("allocatedAddress").is_none() {
         let key = format!("{namespace}/{}", object["metadata"]["name"].as_str().unwrap_or_default());
-        let allocated = allocated(spec["ipam"] == "dhcp", &status["address"], &key, known);
+        let allocated = allocated(spec["ipam"] == "dhcp", &status["address"], &key, lookup);
         if let Some(pool) = allocated.as_ref().and_then(|allocated| allocated.get("ipPool")) {
             default(&mut spec, "ipPool", || pool.clone());
         }
@@ -203,7 +208,7 @@ fn to_beta(object: &mut Value, known: &Known<'_>) {
 
 /// Where an address comes from that a controller from before Harvester 1.2 gave. An address that no pool has a record of
 /// says nothing.
-fn allocated(dhcp: bool, address: &Value, holder: &str, known: &Known<'_>) -> Option<Value> {
+fn allocated(dhcp: bool, address: &Value, holder: &str, lookup: &Lookup<'_>) -> Option<Value> {
     let address = address.as_str().filter(|address| !address.is_empty())?;
     if dhcp {
         return Some(json!({"ip": DHCP_ADDRESS}));
@@ -211,7 +216,7 @@ fn allocated(dhcp: bool, address: &Value, holder: &str, known: &Known<'_>) -> Op
     let holds = |pool: &&IPPool| {
         pool.status.as_ref().and_then(|status| status.allocated.get(address)).is_some_and(|it| it == holder)
     };
-    let pool = known.pools.iter().find(holds)?;
+    let pool = lookup.pools.iter().find(holds)?;
     Some(json!({"ipPool": pool.metadata.name, "ip": address}))
 }
 

@@ -1,6 +1,6 @@
 //! Rules and defaults for LoadBalancer objects.
 
-pub(crate) mod claims;
+pub(crate) mod named_pool_scope;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -34,8 +34,8 @@ pub(crate) struct Seen {
     pub(crate) namespace: Option<BTreeMap<String, String>>,
     pub(crate) vms: Vec<Arc<VirtualMachine>>,
     pub(crate) vmis: Vec<Arc<VirtualMachineInstance>>,
-    /// For the validator, where [`claims::are_made`].
-    pub(crate) known: Option<claims::Known>,
+    /// For the validator, where [`named_pool_scope::needs_facts`] says so.
+    pub(crate) facts: Option<named_pool_scope::Facts>,
 }
 
 /// The beginning of a refusal's message.
@@ -101,7 +101,7 @@ pub(crate) fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
     } else if spec.workload() == WorkloadType::Cluster {
         guest_cluster(object, &seen.vms, &mut faults);
     }
-    claims::judge(write, object, &spec, seen, &mut faults);
+    named_pool_scope::judge(write, object, &spec, seen, &mut faults);
     admitted_status(write, object, policy, &mut faults);
     faults
 }
@@ -394,11 +394,11 @@ pub(crate) fn mutate(write: &Write, seen: &Seen, policy: &Policy) -> Result<Vec<
         let Some(namespace) = &seen.namespace else {
             return Err(Fault::invalid(format!("there is no namespace {}", cut(&write.namespace))));
         };
-        entries.push((annotations::LB_PROJECT, claims::project(namespace)));
+        entries.push((annotations::LB_PROJECT, named_pool_scope::project(namespace)));
         entries.push((annotations::LB_NETWORK, network(object.annotations(), &seen.vmis)));
     } else if let Some(namespace) = seen.namespace.as_ref().filter(|_| policy.enforce_named_pool_scope) {
         // the controller, which may not read Namespaces, asks the named pool by it
-        let project = claims::project(namespace);
+        let project = named_pool_scope::project(namespace);
         if *object.annotations().get(annotations::LB_PROJECT).unwrap_or(&String::new()) != project {
             entries.push((annotations::LB_PROJECT, project));
         }

@@ -15,7 +15,7 @@ use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt as _};
 use program::TaskGroup;
 
-use crate::load_balancer::claims;
+use crate::load_balancer::named_pool_scope;
 use crate::pools::Pools;
 use crate::review::{Faults, Kind, Reason, Write};
 use crate::{Policy, ip_pool, load_balancer};
@@ -110,8 +110,8 @@ impl Reviewer {
         let (prefix, faults) = match write.kind {
             Kind::LoadBalancer => {
                 let mut seen = self.see_load_balancer(write);
-                if claims::are_made(write, &self.policy) {
-                    seen.known = Some(self.known(write).await?);
+                if named_pool_scope::needs_facts(write, &self.policy) {
+                    seen.facts = Some(self.facts(write).await?);
                 }
                 (load_balancer::prefix(write), load_balancer::validate(write, &seen, &self.policy))
             }
@@ -152,34 +152,38 @@ impl Reviewer {
     }
 
     /// What a load balancer's claims are judged by.
-    async fn known(&self, write: &Write) -> Result<claims::Known, Unseen> {
-        if claims::are_of_vms(write) && !(self.vms.is_ready() && self.vmis.is_ready()) {
+    async fn facts(&self, write: &Write) -> Result<named_pool_scope::Facts, Unseen> {
+        if named_pool_scope::needs_vms(write) && !(self.vms.is_ready() && self.vmis.is_ready()) {
             return Err(Unseen::VmsNotListed);
         }
         let namespace = self.namespace(&write.namespace).await?;
-        let pools = if claims::names_pool(write) {
+        let pools = if named_pool_scope::names_pool(write) {
             // one that was made or changed this moment is judged by the load balancer
             self.pools.recent().await.map_err(|source| Unseen::Read { what: "IPPools", source })?
         } else {
             Arc::default()
         };
-        Ok(claims::Known {
-            project: claims::project(&namespace.unwrap_or_default()),
-            is_cluster_of_others: claims::is_cluster_of_others(write, &self.vms.list(), &self.vmis.list()),
+        Ok(named_pool_scope::Facts {
+            project: named_pool_scope::project(&namespace.unwrap_or_default()),
+            is_cluster_of_others: named_pool_scope::is_cluster_of_others(
+                write,
+                &self.vms.list(),
+                &self.vmis.list(),
+            ),
             pools,
         })
     }
 
     /// The virtual machines around a load balancer whose rules look at them.
     fn see_load_balancer(&self, write: &Write) -> load_balancer::Seen {
-        if !load_balancer::of_cluster(write) && !claims::are_made(write, &self.policy) {
+        if !load_balancer::of_cluster(write) && !named_pool_scope::needs_facts(write, &self.policy) {
             return load_balancer::Seen::default();
         }
         let here =
             |namespace: Option<String>| namespace.is_some_and(|namespace| namespace == write.namespace);
         load_balancer::Seen {
             namespace: None,
-            known: None,
+            facts: None,
             vms: self.vms.list().into_iter().filter(|vm| here(vm.namespace())).collect(),
             vmis: self.vmis.list().into_iter().filter(|vmi| here(vmi.namespace())).collect(),
         }

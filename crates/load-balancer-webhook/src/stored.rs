@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use crate::conversion::VERSIONS;
+use crate::conversion::V1ALPHA1;
 
 /// What an admin runs.
 const MIGRATION: &str = "kubectl get loadbalancers.v1beta1.loadbalancer.harvesterhci.io -A -o json | kubectl replace -f - && \
@@ -14,7 +14,7 @@ const MIGRATION: &str = "kubectl get loadbalancers.v1beta1.loadbalancer.harveste
 
 /// What is said about a definition under which objects of the former version may be stored.
 pub(crate) fn advice(definition: &Value) -> Option<String> {
-    let (_, former) = VERSIONS[1].split_once('/').expect("a version has a group");
+    let (_, former) = V1ALPHA1.split_once('/').expect("a version has a group");
     let stored = definition["status"]["storedVersions"].as_array()?;
     let versions = definition["spec"]["versions"].as_array().into_iter().flatten();
     let written = versions.into_iter().any(|version| version["name"] == former && version["storage"] == true);

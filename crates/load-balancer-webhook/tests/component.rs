@@ -4,11 +4,11 @@
 
 mod component {
     mod admission;
-    mod claims;
     mod conversion;
     mod fixtures;
     mod hostile;
     mod kubectl;
+    mod named_pool_scope;
     mod reviews;
     mod secrets;
     mod status_writer;

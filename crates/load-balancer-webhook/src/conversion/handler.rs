@@ -6,7 +6,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Known, Needs, Review, answer, machines, refusal};
+use super::{Lookup, Needs, Review, answer, machines, refusal};
 use crate::limits::Weight;
 use crate::peers::Peer;
 use crate::server::{Server, cannot_decide, turns};
@@ -50,9 +50,9 @@ pub(crate) async fn converted(server: &Server, peer: &Peer, body: Vec<u8>, until
         },
     };
     let convert = move || {
-        let known = Known { pools: &pools, machines: machines(&vmis) };
+        let lookup = Lookup { pools: &pools, machines: machines(&vmis) };
         match Review::read(&body) {
-            Ok(review) => answer(&review, &known),
+            Ok(review) => answer(&review, &lookup),
             Err((uid, why)) => refusal(&uid, &why),
         }
     };

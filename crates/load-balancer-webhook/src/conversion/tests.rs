@@ -5,8 +5,8 @@ use rstest::rstest;
 
 use super::*;
 
-const BETA: &str = VERSIONS[0];
-const ALPHA: &str = VERSIONS[1];
+const BETA: &str = V1BETA1;
+const ALPHA: &str = V1ALPHA1;
 
 fn object(version: &str, parts: &Value) -> Value {
     let mut object = json!({"apiVersion": version, "kind": "LoadBalancer",
@@ -44,7 +44,7 @@ fn lab(holder: &str) -> Vec<IPPool> {
 // docs/contract/load-balancer.md#9.5
 #[test]
 fn an_object_of_today_is_shown_as_one_of_the_former_version() {
-    let alpha = convert(beta(), ALPHA, &Known::default());
+    let alpha = convert(beta(), ALPHA, &Lookup::default());
     assert_eq!(
         alpha["spec"],
         json!({"description": "d", "ipam": "pool", "backendServers": ["10.0.0.1"],
@@ -74,7 +74,7 @@ fn an_object_that_was_stored_before_harvester_1_2_keeps_address_pool_and_backend
         (("team-a", "10.0.0.1"), BTreeSet::from(["vm-1"])),
         (("team-b", "10.0.0.9"), BTreeSet::from(["vm-9"])),
     ]);
-    let beta = convert(stored, BETA, &Known { pools: &pools, machines });
+    let beta = convert(stored, BETA, &Lookup { pools: &pools, machines });
     assert_eq!(
         beta["spec"],
         json!({"ipam": "pool", "ipPool": "lab",
@@ -100,7 +100,7 @@ fn an_address_that_no_pool_knows_is_no_error(
     #[case] allocated: Option<Value>,
 ) {
     let stored = object(ALPHA, &json!({"spec": {"ipam": ipam}, "status": {"address": "192.0.2.7"}}));
-    let beta = convert(stored, BETA, &Known { pools: &pools, machines: BTreeMap::new() });
+    let beta = convert(stored, BETA, &Lookup { pools: &pools, machines: BTreeMap::new() });
     assert_eq!(beta["status"]["address"], "192.0.2.7");
     assert_eq!(beta["status"].get("allocatedAddress"), allocated.as_ref());
 }
@@ -112,14 +112,14 @@ fn an_address_that_no_pool_knows_is_no_error(
 #[case::no_backend_port(json!({"spec": {"ipam": "pool", "listeners": [{"name": "a", "port": 1, "protocol": "TCP"}]}}),
     json!({"ipam": "pool", "listeners": [{"name": "a", "port": 1, "protocol": "TCP", "backendPort": 1}]}))]
 fn what_the_former_schema_lets_be_absent_is_filled_in(#[case] parts: Value, #[case] spec: Value) {
-    let beta = convert(object(ALPHA, &parts), BETA, &Known::default());
+    let beta = convert(object(ALPHA, &parts), BETA, &Lookup::default());
     assert_eq!((&beta["spec"], beta.get("status")), (&spec, None));
 }
 
 // docs/contract/load-balancer.md#WH-4
 #[test]
 fn what_is_edited_in_the_former_version_is_edited_and_the_rest_stays() {
-    let mut alpha = convert(beta(), ALPHA, &Known::default());
+    let mut alpha = convert(beta(), ALPHA, &Lookup::default());
     alpha["spec"]["description"] = "other".into();
     alpha["spec"]["healthCheck"]["PeriodSeconds"] = 9.into();
     alpha["spec"]["listeners"][0]["port"] = 81.into();
@@ -129,7 +129,7 @@ fn what_is_edited_in_the_former_version_is_edited_and_the_rest_stays() {
     expected["spec"]["description"] = "other".into();
     expected["spec"]["listeners"][0]["port"] = 81.into();
     expected["spec"]["healthCheck"] = json!({"port": 8080, "successThreshold": 2, "failureThreshold": 2, "periodSeconds": 9, "timeoutSeconds": 1});
-    assert_eq!(convert(alpha, BETA, &Known::default()), expected);
+    assert_eq!(convert(alpha, BETA, &Lookup::default()), expected);
 }
 
 #[test]
@@ -137,10 +137,10 @@ fn a_health_check_stays_an_http_request_when_the_former_version_edits_the_rest_o
     let mut stored = beta();
     stored["spec"]["healthCheck"]["path"] = "/healthz".into();
     stored["spec"]["healthCheck"]["scheme"] = "HTTPS".into();
-    let mut alpha = convert(stored, ALPHA, &Known::default());
+    let mut alpha = convert(stored, ALPHA, &Lookup::default());
     alpha["spec"]["healthCheck"]["PeriodSeconds"] = 9.into();
     alpha["metadata"]["generation"] = 5.into();
-    let beta = convert(alpha, BETA, &Known::default());
+    let beta = convert(alpha, BETA, &Lookup::default());
     let expected = json!({"port": 8080, "successThreshold": 2, "failureThreshold": 2, "periodSeconds": 9, "timeoutSeconds": 1,
         "path": "/healthz", "scheme": "HTTPS"});
     assert_eq!(beta["spec"]["healthCheck"], expected);
@@ -151,9 +151,9 @@ fn a_health_check_stays_an_http_request_when_the_former_version_edits_the_rest_o
 #[case::of_an_earlier_version("generation", json!(6))]
 #[case::of_a_new_object("uid", json!(null))]
 fn what_was_kept_counts_for_its_object_and_version_alone(#[case] field: &str, #[case] value: Value) {
-    let mut alpha = convert(beta(), ALPHA, &Known::default());
+    let mut alpha = convert(beta(), ALPHA, &Lookup::default());
     alpha["metadata"][field] = value;
-    let beta = convert(alpha, BETA, &Known::default());
+    let beta = convert(alpha, BETA, &Lookup::default());
     assert_eq!((&beta["spec"]["ipPool"], beta["status"].get("allocatedAddress")), (&Value::Null, None));
     assert_eq!(beta["metadata"].get("annotations"), None, "it is not stored");
 }
@@ -162,7 +162,7 @@ fn what_was_kept_counts_for_its_object_and_version_alone(#[case] field: &str, #[
 fn an_object_too_large_to_be_kept_is_shown_all_the_same() {
     let mut large = beta();
     large["spec"]["description"] = "x".repeat(KEPT_MAX).into();
-    let alpha = convert(large, ALPHA, &Known::default());
+    let alpha = convert(large, ALPHA, &Lookup::default());
     assert_eq!((&alpha["metadata"].get("annotations"), &alpha["spec"]["ipam"]), (&None, &json!("pool")));
 }
 
@@ -173,7 +173,7 @@ fn an_object_too_large_to_be_kept_is_shown_all_the_same() {
 fn annotations_that_leave_no_room_break_no_list(#[case] bytes: usize, #[case] kept: bool) {
     let mut full = beta();
     full["metadata"]["annotations"] = json!({"of-the-user": "x".repeat(bytes)});
-    let alpha = convert(full, ALPHA, &Known::default());
+    let alpha = convert(full, ALPHA, &Lookup::default());
     let annotations = alpha["metadata"]["annotations"].as_object().unwrap();
     let size: usize = annotations.iter().map(|(key, text)| key.len() + text.as_str().unwrap().len()).sum();
     assert!(size <= 262_144, "{size}");
@@ -185,7 +185,7 @@ fn an_annotation_that_somebody_stored_is_not_shown_as_one_of_ours() {
     let mut large = beta();
     large["spec"]["description"] = "x".repeat(KEPT_MAX).into();
     large["metadata"]["annotations"] = json!({KEPT: "forged", "note": "n"});
-    let alpha = convert(large, ALPHA, &Known::default());
+    let alpha = convert(large, ALPHA, &Lookup::default());
     assert_eq!(alpha["metadata"]["annotations"], json!({"note": "n"}));
 }
 
@@ -200,14 +200,14 @@ fn review(to: &str, objects: &Value) -> Value {
 fn answered(review: &[u8]) -> String {
     let read = Review::read(review).and_then(|review| review.needs().map(|_| review));
     match read {
-        Ok(review) => answer(&review, &Known::default()),
+        Ok(review) => answer(&review, &Lookup::default()),
         Err((uid, why)) => refusal(&uid, &why),
     }
 }
 
 #[test]
 fn objects_of_both_versions_come_back_in_their_order() {
-    let alpha = convert(beta(), ALPHA, &Known::default());
+    let alpha = convert(beta(), ALPHA, &Lookup::default());
     let answer = review(BETA, &json!([alpha, beta()]));
     assert_eq!(answer["response"]["uid"], "r-1");
     assert_eq!(answer["response"]["result"], json!({"status": "Success"}));
@@ -239,7 +239,7 @@ fn a_review_without_objects_is_answered(#[case] objects: Value) {
 
 /// The object as it is shown in the former version, with another change of metadata; it lists no addresses of backends.
 fn shown(metadata: &Value) -> Value {
-    let mut alpha = convert(beta(), ALPHA, &Known::default());
+    let mut alpha = convert(beta(), ALPHA, &Lookup::default());
     alpha["spec"]["backendServers"] = json!([]);
     json_patch::merge(&mut alpha["metadata"], metadata);
     alpha
@@ -305,7 +305,7 @@ fn an_object_that_is_too_deep_to_be_read_is_refused_before_anything_is_built_of_
 
 /// An object of the former version with an annotation of ours, and so many zeros.
 fn of_values(zeros: usize) -> Value {
-    let mut alpha = convert(beta(), ALPHA, &Known::default());
+    let mut alpha = convert(beta(), ALPHA, &Lookup::default());
     alpha["spec"] = json!({"more": vec![0; zeros]});
     alpha["status"] = Value::Null;
     alpha
@@ -329,14 +329,14 @@ fn a_long_text_of_a_peer_is_not_repeated(#[case] field: &str, #[case] part: &str
 
 #[test]
 fn an_annotation_longer_than_any_of_ours_is_not_read() {
-    let mut alpha = convert(beta(), ALPHA, &Known::default());
+    let mut alpha = convert(beta(), ALPHA, &Lookup::default());
     let kept = alpha["metadata"]["annotations"][KEPT].as_str().unwrap();
     let padded = |length: usize| format!("{kept}{}", " ".repeat(length - kept.len()));
     let [longest, longer] = [KEPT_MAX, KEPT_MAX + 1].map(padded);
     alpha["metadata"]["annotations"][KEPT] = longest.into();
-    assert_eq!(convert(alpha.clone(), BETA, &Known::default())["spec"]["ipPool"], "lab");
+    assert_eq!(convert(alpha.clone(), BETA, &Lookup::default())["spec"]["ipPool"], "lab");
     alpha["metadata"]["annotations"][KEPT] = longer.into();
-    assert_eq!(convert(alpha, BETA, &Known::default())["spec"].get("ipPool"), None);
+    assert_eq!(convert(alpha, BETA, &Lookup::default())["spec"].get("ipPool"), None);
 }
 
 #[test]
@@ -488,24 +488,24 @@ proptest! {
 
     #[test]
     fn every_object_comes_back_from_the_former_version_as_it_was(beta in any_beta(), written in any::<bool>()) {
-        let mut alpha = convert(beta.clone(), ALPHA, &Known::default());
+        let mut alpha = convert(beta.clone(), ALPHA, &Lookup::default());
         prop_assert!(alpha["spec"]["ipam"].is_string(), "the former schema requires it");
         let mut expected = beta;
         if written {
             alpha["metadata"]["generation"] = 5.into();
             expected["metadata"]["generation"] = 5.into();
         }
-        prop_assert_eq!(convert(alpha, BETA, &Known::default()), expected);
+        prop_assert_eq!(convert(alpha, BETA, &Lookup::default()), expected);
     }
 
     // storage migration writes each object in v1beta1, and clients of the former version read it there
     #[test]
     fn every_object_of_the_former_version_is_the_same_after_it_was_stored_in_todays(alpha in any_alpha()) {
-        let mut stored = convert(alpha.clone(), BETA, &Known::default());
+        let mut stored = convert(alpha.clone(), BETA, &Lookup::default());
         prop_assert!(stored["spec"].is_object(), "the schema requires it");
         prop_assert_eq!(stored["metadata"].get("annotations"), None);
         stored["metadata"]["generation"] = 9.into();
-        let back = convert(stored, ALPHA, &Known::default());
+        let back = convert(stored, ALPHA, &Lookup::default());
         prop_assert_eq!(&back["spec"], &alpha["spec"]);
         let said = |object: &Value| object["status"]["address"].clone();
         prop_assert_eq!(said(&back), said(&alpha));
@@ -516,7 +516,7 @@ proptest! {
         let (from, to) = if to_beta { (ALPHA, BETA) } else { (BETA, ALPHA) };
         let mut object = if parts.is_object() { parts } else { json!({"spec": parts.clone(), "metadata": parts}) };
         object["apiVersion"] = from.into();
-        let converted = convert(object, to, &Known::default());
+        let converted = convert(object, to, &Lookup::default());
         prop_assert_eq!(&converted["apiVersion"], to);
     }
 

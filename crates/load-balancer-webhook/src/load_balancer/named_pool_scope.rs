@@ -25,7 +25,7 @@ const CLAIMS: [&str; 3] = [annotations::LB_PROJECT, annotations::LB_NETWORK, ann
 
 /// What the rules need to know.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
+pub(crate) struct Facts {
     /// Rancher's project of the Namespace, `c-xxxxx/p-xxxxx`; empty without one.
     pub(crate) project: String,
     /// Whether other namespaces have VMs of the guest cluster that the object names, and this one has none.
@@ -34,14 +34,14 @@ pub(crate) struct Known {
     pub(crate) pools: Arc<[IPPool]>,
 }
 
-/// Whether the rules need [`Known`]: the object says something that it did not say before.
-pub(crate) fn are_made(write: &Write, policy: &Policy) -> bool {
+/// Whether the rules need [`Facts`]: the object says something that it did not say before.
+pub(crate) fn needs_facts(write: &Write, policy: &Policy) -> bool {
     let Some(object) = write.reviewed().filter(|_| policy.enforce_named_pool_scope) else { return false };
     CLAIMS.iter().any(|key| claim(write, object, key).is_some()) || names_pool(write)
 }
 
 /// Whether virtual machines say if what the object says is true: without their lists nobody knows.
-pub(crate) fn are_of_vms(write: &Write) -> bool {
+pub(crate) fn needs_vms(write: &Write) -> bool {
     let Some(object) = write.reviewed() else { return false };
     claim(write, object, annotations::LB_NETWORK).is_some_and(|said| !is_own_network(write, said))
         || claim(write, object, annotations::LB_CLUSTER)
@@ -90,13 +90,13 @@ pub(super) fn judge(
     seen: &Seen,
     faults: &mut Faults,
 ) {
-    let Some(known) = &seen.known else { return };
+    let Some(facts) = &seen.facts else { return };
     let namespace = cut(&write.namespace);
     let mut refuse = |key: &str, said: &str, truth: String| {
         faults.add(|| Fault::forbidden(format!("annotation {key} is {}, but {truth}", quoted(said))));
     };
-    if let Some(said) = claim(write, object, annotations::LB_PROJECT).filter(|said| *said != known.project) {
-        let truth = match known.project.as_str() {
+    if let Some(said) = claim(write, object, annotations::LB_PROJECT).filter(|said| *said != facts.project) {
+        let truth = match facts.project.as_str() {
             "" => format!("namespace {namespace} is in no project: leave the annotation out"),
             project => {
                 format!("namespace {namespace} is in project {}: leave the annotation out", quoted(project))
@@ -116,7 +116,7 @@ pub(super) fn judge(
     // VMs of a cluster that was made by hand nobody says whose they are
     let is_vm = spec.workload() == WorkloadType::Vm;
     let cluster = claim(write, object, annotations::LB_CLUSTER);
-    let is_untrue = |said: &&str| if is_vm { !has_cluster(seen, said) } else { known.is_cluster_of_others };
+    let is_untrue = |said: &&str| if is_vm { !has_cluster(seen, said) } else { facts.is_cluster_of_others };
     if let Some(said) = cluster.filter(is_untrue) {
         let truth = format!(
             "no VM of namespace {namespace} belongs to that guest cluster{}: {}, or label its VMs {}",
@@ -126,8 +126,8 @@ pub(super) fn judge(
         );
         refuse(annotations::LB_CLUSTER, said, truth);
     }
-    for pool in named(write, spec).into_iter().flat_map(|name| pool(known, name)) {
-        let requirement = requirement(write, object, known);
+    for pool in named(write, spec).into_iter().flat_map(|name| pool(facts, name)) {
+        let requirement = requirement(write, object, facts);
         let mode = if is_vm { Mode::Strict } else { Mode::StrictThenLoose };
         let why = match admits(&ip_pools::bare(pool).selector, &requirement, mode) {
             Ok(()) => continue,
@@ -156,17 +156,17 @@ fn named<'a>(write: &Write, spec: &'a LoadBalancerSpec) -> Vec<&'a str> {
 }
 
 /// One that is not there may come: the controller looks then.
-fn pool<'a>(known: &'a Known, name: &str) -> Option<&'a IPPool> {
-    known.pools.iter().find(|pool| pool.name_any() == name)
+fn pool<'a>(facts: &'a Facts, name: &str) -> Option<&'a IPPool> {
+    facts.pools.iter().find(|pool| pool.name_any() == name)
 }
 
-fn requirement(write: &Write, object: &DynamicObject, known: &Known) -> Requirement {
+fn requirement(write: &Write, object: &DynamicObject, facts: &Facts) -> Requirement {
     // `*` is a word of pools' scopes
     let said =
         |key: &str| object.annotations().get(key).filter(|said| *said != "*").cloned().unwrap_or_default();
     Requirement {
         network: said(annotations::LB_NETWORK),
-        project: known.project.clone(),
+        project: facts.project.clone(),
         namespace: write.namespace.clone(),
         cluster: said(annotations::LB_CLUSTER),
         family: None,

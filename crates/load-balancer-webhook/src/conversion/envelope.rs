@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{KEPT, Known, VERSIONS, convert, take_kept};
+use super::{KEPT, Lookup, V1ALPHA1, V1BETA1, VERSIONS, convert, take_kept};
 use crate::body::LARGEST_LIST;
 use crate::limits::{LONGEST_REPEATED, VALUES_OF_REVIEW, values};
 use crate::review::cut;
@@ -99,7 +99,7 @@ impl<'a> Review<'a> {
             if let Some(why) = unfit(object.get()) {
                 return Err((self.uid.to_string(), why));
             }
-            if self.to == VERSIONS[0] {
+            if self.to == V1BETA1 {
                 needs.add(object.get());
             }
         }
@@ -206,7 +206,7 @@ impl Needs {
             address: String,
         }
         let Ok(look) = serde_json::from_str::<Look>(object) else { return };
-        if look.api_version != VERSIONS[1] {
+        if look.api_version != V1ALPHA1 {
             return;
         }
         let needs_pools = look.spec.ipam != "dhcp" && !look.status.address.is_empty();
@@ -227,15 +227,15 @@ impl Needs {
 }
 
 /// The answer to a review: all objects converted in their order, or one sentence.
-pub(crate) fn answer(review: &Review<'_>, known: &Known<'_>) -> String {
+pub(crate) fn answer(review: &Review<'_>, lookup: &Lookup<'_>) -> String {
     let response = Response {
         rest: json!({"uid": review.uid, "result": {"status": "Success"}}),
-        converted_objects: Converted { review, known },
+        converted_objects: Converted { review, lookup },
     };
     text(response).unwrap_or_else(|why| refusal(&review.uid, &why))
 }
 
-fn converted(object: &RawValue, to: &str, known: &Known<'_>) -> Result<Value, String> {
+fn converted(object: &RawValue, to: &str, lookup: &Lookup<'_>) -> Result<Value, String> {
     let object: Value = serde_json::from_str(object.get()).map_err(|error| unreadable(NO_JSON, &error))?;
     let text = |field: &str| cut(object[field].as_str().unwrap_or_default());
     let (version, kind) = (text("apiVersion"), text("kind"));
@@ -245,7 +245,7 @@ fn converted(object: &RawValue, to: &str, known: &Known<'_>) -> Result<Value, St
             VERSIONS.join(" and ")
         ));
     }
-    Ok(convert(object, to, known))
+    Ok(convert(object, to, lookup))
 }
 
 /// The answer to a review that cannot be carried out; the API server shows the sentence to its client.
@@ -267,7 +267,7 @@ struct Response<T> {
 /// The objects of a review, each of which is converted where it is written: never two of a list at once.
 struct Converted<'a> {
     review: &'a Review<'a>,
-    known: &'a Known<'a>,
+    lookup: &'a Lookup<'a>,
 }
 
 impl Serialize for Converted<'_> {
@@ -275,7 +275,7 @@ impl Serialize for Converted<'_> {
         let Review { uid: _, to, objects } = self.review;
         let mut list = serializer.serialize_seq(Some(objects.len()))?;
         for object in objects {
-            list.serialize_element(&converted(object, to, self.known).map_err(S::Error::custom)?)?;
+            list.serialize_element(&converted(object, to, self.lookup).map_err(S::Error::custom)?)?;
         }
         list.end()
     }

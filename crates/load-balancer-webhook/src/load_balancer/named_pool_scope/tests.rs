@@ -70,8 +70,8 @@ fn seen() -> Seen {
         pool("vlan", "infra/shared", ["team-a", "*", "*"]),
         pool("global", "", ["*", "*", "*"]),
     ];
-    let known = Known { project: PROJECT.to_owned(), is_cluster_of_others: false, pools: pools.into() };
-    Seen { namespace: None, vms: vec![Arc::new(vm)], vmis: vec![Arc::new(vmi)], known: Some(known) }
+    let facts = Facts { project: PROJECT.to_owned(), is_cluster_of_others: false, pools: pools.into() };
+    Seen { namespace: None, vms: vec![Arc::new(vm)], vmis: vec![Arc::new(vmi)], facts: Some(facts) }
 }
 
 fn faults(write: &Write, seen: &Seen) -> Vec<String> {
@@ -137,7 +137,7 @@ fn machine(namespace: &str, name: &str, cluster: Option<&str>) -> Arc<VirtualMac
 /// What the validator sees where these VMs are in the cluster.
 fn among(vms: &[Arc<VirtualMachine>], write: &Write) -> Seen {
     let mut seen = seen();
-    seen.known.as_mut().unwrap().is_cluster_of_others = is_cluster_of_others(write, vms, &[]);
+    seen.facts.as_mut().unwrap().is_cluster_of_others = is_cluster_of_others(write, vms, &[]);
     let is_here = |vm: &&Arc<VirtualMachine>| vm.namespace().as_ref() == Some(&write.namespace);
     (seen.vms, seen.vmis) = (vms.iter().filter(is_here).cloned().collect(), Vec::new());
     seen
@@ -207,9 +207,9 @@ fn who_names_a_pool_is_judged_by_what_stood_as_well(#[values("ipPool", "ipv6Pool
 #[case::project(json!({annotations::LB_PROJECT: PROJECT}), false)]
 fn only_claims_of_networks_and_clusters_need_the_lists_of_vms(#[case] said: Value, #[case] expected: bool) {
     let object = object("vm", &said, "");
-    assert_eq!(are_of_vms(&write(&object, &Value::Null)), expected);
+    assert_eq!(needs_vms(&write(&object, &Value::Null)), expected);
     // what stands needs nothing
-    assert!(!are_of_vms(&write(&object, &object)));
+    assert!(!needs_vms(&write(&object, &object)));
 }
 
 // docs/contract/load-balancer.md#S-2, #WH-9
@@ -288,8 +288,8 @@ fn a_vm_object_that_names_a_pool_says_the_project_of_its_namespace(
 fn without_the_flag_nothing_is_judged() {
     let said = json!({annotations::LB_PROJECT: "c-1/p-9", annotations::LB_CLUSTER: "gc2"});
     let write = write(&object("vm", &said, "others"), &Value::Null);
-    assert!(are_made(&write, &policy()));
-    assert!(!are_made(&write, &Policy { enforce_named_pool_scope: false, ..policy() }));
-    let seen = Seen { known: None, ..seen() };
+    assert!(needs_facts(&write, &policy()));
+    assert!(!needs_facts(&write, &Policy { enforce_named_pool_scope: false, ..policy() }));
+    let seen = Seen { facts: None, ..seen() };
     assert!(validate(&write, &seen, &policy()).named().is_empty());
 }

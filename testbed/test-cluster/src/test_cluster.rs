@@ -52,14 +52,25 @@ static SERVERS: Mutex<Option<Result<Shared, String>>> = Mutex::const_new(None);
 impl TestCluster {
     /// Two simulated servers, fresh ones. Inside a runtime whose clock is paused.
     pub async fn simulated(rights: Rights) -> Self {
+        Box::pin(Self::simulated_with(rights, false)).await
+    }
+
+    /// As [`TestCluster::simulated`], where Services of Harvester may have both families, as those of the guest.
+    pub async fn simulated_with_ipv6(rights: Rights) -> Self {
+        Box::pin(Self::simulated_with(rights, true)).await
+    }
+
+    async fn simulated_with(rights: Rights, harvester_has_ipv6: bool) -> Self {
         let guest_cluster = GuestCluster::default();
         let start: Timestamp = "2026-01-05T09:00:00Z".parse().expect("a constant time");
         let cluster = |side| {
             let builder = ApiServer::builder().seed(side as u64).starting_at(start);
             let builder = match side {
                 // Services may have both families, as on the real server
-                Side::Guest => builder.ipv6_service_network(Ipv6Addr::new(0xfd43, 0, 0, 0, 0, 0, 0, 0), 112),
-                Side::Harvester => builder,
+                Side::Harvester if !harvester_has_ipv6 => builder,
+                Side::Guest | Side::Harvester => {
+                    builder.ipv6_service_network(Ipv6Addr::new(0xfd43, 0, 0, 0, 0, 0, 0, 0), 112)
+                }
             };
             let server = manifests::namespaces(side, &guest_cluster)
                 .into_iter()
@@ -71,6 +82,7 @@ impl TestCluster {
         for cluster in [&guest, &harvester] {
             prepare::kinds(cluster).await;
             prepare::roles(cluster, rights, &guest_cluster).await;
+            prepare::secrets(cluster, rights, &guest_cluster).await;
         }
         Self {
             guest,
@@ -82,7 +94,6 @@ impl TestCluster {
             rested_at: std::sync::Mutex::default(),
             _turn: None,
         }
-            prepare::secrets(cluster, rights, &guest_cluster).await;
     }
 
     /// Two real servers, those that this process has already, wiped.

@@ -181,6 +181,41 @@ test_cluster::component_tests! {
         assert_eq!(slice.address_type, "IPv4");
     }
 
+    #[simulated_only("Harvester's real server has one family")]
+    async fn a_load_balancer_of_vms_at_an_ipv6_address_is_served_where_the_cluster_has_ipv6(cluster: TestCluster) {
+        let cluster = Box::pin(TestCluster::simulated_with_ipv6(cluster.rights())).await;
+        let lab = Lab::start(cluster).await;
+        ipv6_pool(&lab.cluster, "six").await;
+        for (name, addresses) in [("api-1", "192.168.7.11, 'fd00:7::11', 'fe80::11'"), ("api-2", "192.168.7.12, 'fe80::12'")] {
+            let yaml = format!(
+                "{{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstance, metadata: {{name: {name}, namespace: team-a, labels: {{tier: api}}}},
+                   spec: {{domain: {{devices: {{}}}}}}, status: {{interfaces: [{{name: vlan, ipAddresses: [{addresses}]}}]}}}}"
+            );
+            lab.cluster.harvester.apply(&yaml).await;
+        }
+        lab.answer("[fd00:7::11]");
+        let yaml = format!(
+            "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer,
+               metadata: {{name: web, namespace: team-a, annotations: {{{}: IPv6}}}},
+               spec: {{workloadType: vm, ipPool: six, backendServerSelector: {{tier: [api]}},
+                      listeners: [{{name: http, port: 80, protocol: TCP, backendPort: 8080}}],
+                      healthCheck: {{port: 8080, successThreshold: 1, failureThreshold: 2, periodSeconds: 1, timeoutSeconds: 1}}}}}}",
+            annotations::IP_FAMILIES
+        );
+        lab.cluster.harvester.apply(&yaml).await;
+        lab.until_endpoints(&["fd00:7::11+"]).await;
+        lab.announce().await;
+        lab.until_address("fd00:6::10").await;
+        assert_eq!(lab.ready().await.unwrap().status, ConditionStatus::True);
+        assert_eq!(lab.slice().await.unwrap().address_type, "IPv6");
+        let families = lab.service().await.unwrap().spec.unwrap().ip_families.unwrap();
+        assert_eq!((families, holders(&lab.cluster, "six").await), (vec!["IPv6".to_owned()], json!({"fd00:6::10": "team-a/web"})));
+        let status = status_of(&lab.cluster, "web").await;
+        let backends: Vec<_> = status.backends.iter().map(|it| (it.name.as_str(), it.ready, it.last_error.as_str())).collect();
+        assert_eq!(backends[0], ("api-1", true, ""));
+        assert!(backends[1].0 == "api-2" && !backends[1].1 && backends[1].2.contains("link-local"), "{backends:?}");
+    }
+
     async fn two_pools_give_an_address_each_and_take_it_back(cluster: TestCluster) {
         let _running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 20).await;

@@ -49,7 +49,10 @@ fn where_the_crd_has_no_list_of_backends_the_condition_says_so() {
     let silent = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "reason": "AddressAllocated"}]}});
     let seen = Seen { object: seen.object.as_ref().map(|lb| patched(lb, &silent)), ..seen };
     let status = written(&seen);
-    assert_eq!((&status["conditions"][0]["message"], status.get("backends")), (&json!(serve::NO_BACKENDS), None));
+    assert_eq!(
+        (&status["conditions"][0]["message"], status.get("backends")),
+        (&json!(serve::NO_BACKENDS), None)
+    );
     assert!(reason(&status).0, "it is served");
     let status = written(&Seen { has_backends_field: true, ..seen });
     assert_eq!(status["backends"].as_array().map(Vec::len), Some(2));

@@ -143,6 +143,27 @@ mod tests {
         assert_eq!(order("elsewhere"), (vec!["global"], 2));
     }
 
+    // the webhook refuses such a pool, and one may have got in without it
+    #[test]
+    fn a_pool_of_ten_thousand_scopes_serves_whom_they_name_and_costs_others_no_look() {
+        let tenants: Vec<_> = (0..10_000).map(|n| format!("tenant-{n}")).collect();
+        let scopes: Vec<_> = tenants.iter().map(|tenant| [tenant.as_str(), "*", "*"]).collect();
+        let pools =
+            [pool("huge".into(), 0, "", &scopes), pool("edge".into(), 0, "", &[["team-a", "*", "*"]])];
+        let refs: Vec<_> = pools.iter().collect();
+        let (candidates, looks) = (Candidates::of(&refs), Cell::new(0));
+        for (namespace, expected) in [("team-a", "edge"), ("tenant-9999", "huge")] {
+            looks.set(0);
+            let at = |place: usize| {
+                looks.set(looks.get() + 1);
+                Ok(refs[place])
+            };
+            let order = candidates.order(at, &need("", [namespace, "", ""]), Mode::Strict);
+            let names: Vec<_> = order.into_iter().map(|place| refs[place].name.as_str()).collect();
+            assert_eq!((names, looks.get()), (vec![expected], 1));
+        }
+    }
+
     proptest! {
         #[test]
         fn it_is_the_choice_of_a_walk_over_all_pools(

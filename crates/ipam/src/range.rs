@@ -212,6 +212,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::{Ranges, Record, record::Request};
 
     fn spec(subnet: &str, start: &str, end: &str, gateway: &str) -> RangeSpec {
         RangeSpec {
@@ -224,49 +225,101 @@ mod tests {
     }
 
     #[rstest]
-    #[case::whole_subnet(spec("192.168.100.0/24", "", "", ""), 253, "192.168.100.1-192.168.100.254")]
+    #[case::whole_subnet(
+        spec("192.168.100.0/24", "", "", ""),
+        253,
+        "192.168.100.1-192.168.100.254",
+        "192.168.100.2"
+    )]
     #[case::host_bits_are_ignored(
         spec("192.168.100.77/24", "", "", ""),
         253,
-        "192.168.100.1-192.168.100.254"
+        "192.168.100.1-192.168.100.254",
+        "192.168.100.2"
     )]
     #[case::gateway_outside(
         spec("192.168.100.0/24", "192.168.100.1", "192.168.100.10", "192.168.100.11"),
         10,
-        "192.168.100.1-192.168.100.10"
+        "192.168.100.1-192.168.100.10",
+        "192.168.100.1"
     )]
     #[case::default_gateway_inside(
         spec("192.168.100.0/24", "192.168.100.1", "192.168.100.10", ""),
         9,
-        "192.168.100.1-192.168.100.10"
+        "192.168.100.1-192.168.100.10",
+        "192.168.100.2"
     )]
     #[case::start_only(
         spec("192.168.100.0/24", "192.168.100.251", "", ""),
         4,
-        "192.168.100.251-192.168.100.254"
+        "192.168.100.251-192.168.100.254",
+        "192.168.100.251"
     )]
-    #[case::end_only(spec("192.168.100.0/24", "", "192.168.100.10", ""), 9, "192.168.100.1-192.168.100.10")]
+    #[case::end_only(
+        spec("192.168.100.0/24", "", "192.168.100.10", ""),
+        9,
+        "192.168.100.1-192.168.100.10",
+        "192.168.100.2"
+    )]
     #[case::start_and_end_swapped(
         spec("192.168.100.0/24", "192.168.100.20", "192.168.100.10", ""),
         11,
-        "192.168.100.10-192.168.100.20"
+        "192.168.100.10-192.168.100.20",
+        "192.168.100.10"
     )]
-    #[case::one_address(spec("192.168.100.10/32", "", "", ""), 1, "192.168.100.10-192.168.100.10")]
+    #[case::one_address(
+        spec("192.168.100.10/32", "", "", ""),
+        1,
+        "192.168.100.10-192.168.100.10",
+        "192.168.100.10"
+    )]
     // docs/contract/load-balancer.md#IP-9
-    #[case::a_31_has_one(spec("192.168.100.0/31", "", "", ""), 1, "192.168.100.0-192.168.100.1")]
-    #[case::a_30_has_one(spec("192.168.100.0/30", "", "", ""), 1, "192.168.100.1-192.168.100.2")]
-    #[case::documented(spec("192.168.0.200/29", "", "", ""), 5, "192.168.0.201-192.168.0.206")]
-    #[case::only_the_gateway(spec("10.0.0.0/24", "10.0.0.1", "10.0.0.1", ""), 0, "10.0.0.1-10.0.0.1")]
-    #[case::ipv6_reaches_the_last(spec("fd00::/126", "", "", ""), 2, "fd00::1-fd00::3")]
-    #[case::ipv6_one_address(spec("fd00::7/128", "", "", ""), 1, "fd00::7-fd00::7")]
+    #[case::a_31_has_one(
+        spec("192.168.100.0/31", "", "", ""),
+        1,
+        "192.168.100.0-192.168.100.1",
+        "192.168.100.0"
+    )]
+    #[case::a_30_has_one(
+        spec("192.168.100.0/30", "", "", ""),
+        1,
+        "192.168.100.1-192.168.100.2",
+        "192.168.100.2"
+    )]
+    #[case::documented(
+        spec("192.168.0.200/29", "", "", ""),
+        5,
+        "192.168.0.201-192.168.0.206",
+        "192.168.0.202"
+    )]
+    #[case::only_the_gateway(spec("10.0.0.0/24", "10.0.0.1", "10.0.0.1", ""), 0, "10.0.0.1-10.0.0.1", "")]
+    #[case::ipv6_reaches_the_last(spec("fd00::/126", "", "", ""), 2, "fd00::1-fd00::3", "fd00::2")]
+    #[case::ipv6_one_address(spec("fd00::7/128", "", "", ""), 1, "fd00::7-fd00::7", "fd00::7")]
     #[case::half_of_all_ipv6(
         spec("8000::/1", "", "", ""),
         (1 << 127) - 2,
-        "8000::1-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
+        "8000::1-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "8000::2"
     )]
-    fn a_range_has_this_many_addresses(#[case] spec: RangeSpec, #[case] total: u128, #[case] stretch: &str) {
+    fn a_range_has_this_many_addresses(
+        #[case] spec: RangeSpec,
+        #[case] total: u128,
+        #[case] stretch: &str,
+        #[case] first: &str,
+    ) {
         let range = Range::parse(&spec).unwrap();
         assert_eq!((range.total(), range.to_string().as_str()), (total, stretch));
+        let ranges = Ranges::parse(&[spec]).unwrap();
+        let request = Request {
+            holder: "shop/web",
+            family: None,
+            known: None,
+            lost: &[],
+            among: None,
+            exactly: None,
+            resting: None,
+        };
+        let claimed = Record::default().claim(&ranges, request, |_| false);
+        assert_eq!(claimed.map(|it| it.address().to_string()).unwrap_or_default(), first);
     }
 
     #[rstest]

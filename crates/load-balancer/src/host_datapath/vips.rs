@@ -22,6 +22,7 @@ use crate::{
     caches::Caches,
     pool::{PoolIndex, RecordChange},
     reuse,
+    steps::step,
 };
 
 /// The addresses of one Service that count. kube-vip shows one of each family; a tenant could write tens of thousands.
@@ -85,13 +86,17 @@ impl Vips {
 
     fn is_vip(&self, namespace: &str, address: IpAddr) -> bool {
         let state = self.state();
-        let is_here = |index: &AddressIndex| index.objects_in(namespace, address).next().is_some();
+        let is_here = |index: &AddressIndex| {
+            let mut objects = index.objects_in(namespace, address).inspect(|_| step());
+            objects.next().is_some()
+        };
         if is_here(&state.announced) || is_here(&state.written) {
             return true;
         }
         drop(state);
         // records of other programs are no load balancers' addresses: they may well be those of VMs
         self.0.pools.holders_of(address).into_iter().any(|(pool, holder)| {
+            step();
             let lb = ObjectKey::parse(&holder).and_then(|key| self.0.load_balancers.get(&key));
             lb.is_some_and(|lb| lb.pool_addresses().any(|has| has == (pool.as_str(), address)))
         })
@@ -141,6 +146,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::steps::steps_of;
 
     fn object<K: serde::de::DeserializeOwned>(object: Value) -> RawObject<K> {
         RawObject::from_json(object).unwrap()
@@ -213,6 +219,31 @@ mod tests {
         caches.services.wrote(service("203.0.113.77"));
         let refused = ["shop", "other"].map(|namespace| vips.is_vip(namespace, [203, 0, 113, 77].into()));
         assert_eq!(refused, [true, false]);
+    }
+
+    // each address of each VM of each load balancer is asked about
+    #[test]
+    fn whether_an_address_is_anothers_looks_at_no_other_load_balancer() {
+        let World { caches, vips, .. } = world();
+        let address = |n: u16| IpAddr::from([10, 1, n.to_be_bytes()[0], n.to_be_bytes()[1]]);
+        let records = (0..2000).map(|n| (address(n).to_string(), json!(format!("shop/web-{n}"))));
+        caches.pools.wrote(pool(&Value::Object(records.collect())));
+        for n in 0..2000 {
+            let text = address(n).to_string();
+            let mut status = allocated("edge", &text);
+            status["address"] = text.as_str().into();
+            let (mut balancer, mut service) = (lb("vm", &status).json(), service(&text).json());
+            for object in [&mut balancer, &mut service] {
+                object["metadata"]["name"] = format!("web-{n}").into();
+            }
+            caches.load_balancers.wrote(object(balancer));
+            caches.services.wrote(object(service));
+        }
+        for (namespace, n, expected) in [("shop", 7, true), ("other", 7, true), ("other", 3000, false)] {
+            let mut answer = None;
+            let steps = steps_of(|| answer = Some(vips.is_vip(namespace, address(n))));
+            assert!(answer == Some(expected) && steps <= 1, "{namespace}, {n}: {steps} steps");
+        }
     }
 
     #[test]

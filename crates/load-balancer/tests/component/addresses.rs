@@ -327,6 +327,22 @@ test_cluster::component_tests! {
         assert!(message.contains("is not a CIDR") && message.contains("outside of subnet"), "{message}");
     }
 
+    // the webhook refuses more than a thousand; here it was away
+    async fn a_pool_of_ten_thousand_scopes_hinders_nobody(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        let scope = |n| json!({"project": "*", "namespace": format!("tenant-{n}"), "guestCluster": "*"});
+        let huge = json!({"apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "IPPool", "metadata": {"name": "huge"},
+            "spec": {"ranges": [{"subnet": "198.51.100.0/24"}], "selector": {"scope": (0..10_000).map(scope).collect::<Vec<_>>()}}});
+        cluster.harvester.apply(&huge.to_string()).await;
+        load_balancer(&cluster, "web", "").await;
+        load_balancer(&cluster, "named", ", ipPool: huge").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.10");
+        assert_eq!(address_of(&cluster, "named").await, "198.51.100.2");
+        in_step(&cluster).await;
+    }
+
     async fn a_pool_that_is_deleted_goes_when_its_last_address_came_back(cluster: TestCluster) {
         let _running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 20).await;

@@ -8,6 +8,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::*;
+mod limit;
 mod living;
 mod quotas;
 

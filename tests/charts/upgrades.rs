@@ -24,7 +24,7 @@ fn a_single_node_is_upgraded_without_help() {
         assert_eq!(spec["strategy"], strategy);
         assert_eq!(spec["template"]["spec"]["hostNetwork"], true);
     }
-    // and one replica may be evicted
+    // and one replica may be evicted, docs/contract/load-balancer.md#CH-2
     for (says, objects) in variants(&helm) {
         for budget in objects.iter().filter(|object| object["kind"] == "PodDisruptionBudget") {
             assert_eq!(budget["spec"]["maxUnavailable"], 1, "{says}");

@@ -312,7 +312,9 @@ mod tests {
 
     #[test]
     fn without_flags_everything_is_as_in_the_go_program() {
+        assert!(!flags(&["--leader-elect=false"]).unwrap().leader_elect);
         let flags = flags(&[]).unwrap();
+        assert!(flags.leader_elect);
         assert_eq!(times(&flags, false), ElectionTimes::default());
         let expected = Config {
             workers: 32,

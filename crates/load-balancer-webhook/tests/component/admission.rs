@@ -4,15 +4,17 @@ use std::time::Duration;
 
 use harvester_api::IPPool;
 use ip_pools::managers;
+use load_balancer_webhook::{Address, Metrics, prepare};
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
-use program::TaskGroup;
+use program::{Clock, TaskGroup};
+use prometheus_client::{encoding::text::encode, registry::Registry};
 use serde_json::json;
 use test_cluster::addresses::{create_pool, record_of};
 use test_cluster::{TestCluster, User};
 
 use super::fixtures::{
-    Controller, WRITER, controller, global_pool, http, load_balancers, object, pools, reachable, refusal,
-    unregister, web,
+    Controller, WRITER, config, controller, global_pool, http, load_balancers, object, policy, pools,
+    reachable, refusal, unregister, web,
 };
 
 test_cluster::component_tests! {
@@ -87,6 +89,27 @@ test_cluster::component_tests! {
             message.contains("can't delete IP pool edge because can't delete pool before releasing"),
             "{message}"
         );
+        tasks.end().await;
+        unregister(&cluster).await;
+    }
+
+    async fn the_end_of_the_certificate_is_told_to_prometheus(cluster: TestCluster) {
+        let (tasks, metrics) = (TaskGroup::new(), Metrics::default());
+        let told = || {
+            let (mut registry, mut text) = (Registry::default(), String::new());
+            metrics.register(&mut registry);
+            encode(&mut text, &registry).unwrap();
+            let line = "harvester_load_balancer_webhook_certificate_expiration_timestamp_seconds ";
+            text.lines().find_map(|of| of.strip_prefix(line)?.parse::<i64>().ok()).unwrap()
+        };
+        assert_eq!(told(), 0);
+        let (client, clock) = (cluster.harvester.client(User::Webhook), Clock::starting_at(cluster.start()));
+        let config = config(Address::Service, policy(WRITER));
+        let _served = prepare(client, clock, config, &metrics, &tasks).await.unwrap();
+        cluster.settle().await;
+        // a year, in days that begin at midnight
+        let days = (told() - cluster.start().as_second()) / 86_400;
+        assert!((363..=366).contains(&days), "{days}");
         tasks.end().await;
         unregister(&cluster).await;
     }

@@ -302,6 +302,29 @@ test_cluster::component_tests! {
         unregister(&cluster).await;
     }
 
+    #[simulated_only("the keeper waits for minutes")]
+    async fn a_definition_that_may_not_be_written_keeps_no_review_from_its_answer_and_is_tried_rarely(cluster: TestCluster) {
+        let tasks = TaskGroup::new();
+        let server = cluster.harvester.simulated().unwrap();
+        let mut rule = Rule::new(Answer::Code(403));
+        let webhook = User::Webhook.account(Side::Harvester, cluster.guest_cluster()).name.clone();
+        let resource = "customresourcedefinitions".to_owned();
+        (rule.user, rule.resource, rule.verb) = (Some(webhook), Some(resource), Some("update".to_owned()));
+        server.faults().add(rule);
+        reachable(&cluster, &tasks, WRITER).await;
+        cluster.advance(Duration::from_mins(10)).await;
+        cluster.harvester.forget_requests();
+        cluster.advance(Duration::from_mins(30)).await;
+        let tried = cluster.harvester.work_of(User::Webhook).iter().filter(|request| request.is_write()).count();
+        assert!((1..=5).contains(&tried), "{tried}");
+        assert_eq!(trusted(&cluster).await, Value::Null);
+        server.faults().clear();
+        cluster.advance(Duration::from_mins(10)).await;
+        converting(&cluster).await;
+        tasks.end().await;
+        unregister(&cluster).await;
+    }
+
     #[simulated_only("the keeper leaves what came back for ten minutes")]
     async fn two_keepers_of_the_definition_write_once_each_and_the_later_one_stays(cluster: TestCluster) {
         let tasks = TaskGroup::new();

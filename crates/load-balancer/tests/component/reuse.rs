@@ -167,7 +167,7 @@ test_cluster::component_tests! {
     async fn a_release_by_hand_waits_until_nothing_can_announce_the_address_any_more(cluster: TestCluster) {
         let mut lab = Lab::serving(cluster).await;
         lab.stop_controller().await;
-        // no cache tells of it
+        // docs/contract/load-balancer.md#IP-13: no cache tells of it
         let bare = json!({"metadata": {"labels": null, "ownerReferences": null}});
         lab.cluster.harvester.patch::<Service>("team-a/web", bare).await;
         vanish(&lab.cluster, "team-a/web").await;
@@ -390,5 +390,25 @@ test_cluster::component_tests! {
         cluster.settle().await;
         assert_eq!(address_of(&cluster, "api").await, "192.0.2.30");
         in_step(&cluster).await;
+    }
+
+    // The cloud controller manager knows of it, tells it (VipStillAnnounced), and may write nothing into pools.
+    async fn an_address_that_a_guest_cluster_goes_on_announcing_rests_as_others_do(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 10).await;
+        cluster.harvester.patch::<IPPool>("edge", json!({"spec": {"quarantineSeconds": 86_400}})).await;
+        load_balancer(&cluster, "web", "").await;
+        cluster.settle().await;
+        let announced = json!({"status": {"address": "192.0.2.10"}});
+        cluster.harvester.patch::<LoadBalancer>("team-a/web", announced).await;
+        cluster.settle().await;
+        cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        load_balancer(&cluster, "next", "").await;
+        cluster.settle().await;
+        assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 0);
+        assert_eq!(address_of(&cluster, "next").await, "");
+        let edge = cluster.harvester.get::<IPPool>("edge").await.unwrap();
+        let rests = edge.metadata.annotations.unwrap_or_default().remove(annotations::QUARANTINE);
+        assert!(rests.unwrap().contains("\"192.0.2.10\":"));
     }
 }

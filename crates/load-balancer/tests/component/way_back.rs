@@ -150,6 +150,26 @@ test_cluster::component_tests! {
         in_step(&lab.cluster).await;
     }
 
+    // docs/contract/load-balancer.md#9.5: the Go webhook loses the period of a health check, and keeps an annotation of ours that
+    // a client of v1alpha1 sent back
+    async fn an_object_that_the_go_webhook_converted_is_served_on_at_its_address(cluster: TestCluster) {
+        let mut lab = Lab::serving(cluster).await;
+        let before = lab.load_balancer().await.status.unwrap();
+        lab.stop_controller().await;
+        let kept = json!({"uid": "u-1", "generation": 1, "spec": {"ipPool": "other"}, "status": null}).to_string();
+        let check = json!({"port": 8080, "successThreshold": 1, "failureThreshold": 2, "timeoutSeconds": 1});
+        let converted = json!({"metadata": {"annotations": {annotations::V1BETA1: kept}}, "spec": {"healthCheck": check}});
+        lab.cluster.harvester.patch::<LoadBalancer>("team-a/web", converted).await;
+        lab.answer("192.168.7.11");
+        lab.start_controller();
+        lab.until_dialled("192.168.7.11", 2).await;
+        lab.until_endpoints(&["192.168.7.11+"]).await;
+        lab.until_ready_says("").await;
+        let after = lab.load_balancer().await.status.unwrap();
+        assert_eq!((after.address, after.allocated_address), (before.address, before.allocated_address));
+        in_step(&lab.cluster).await;
+    }
+
     // Harvester's article of 2023-08-21, keepip.sh: the name of a guest cluster changes, and with it those of its load
     // balancers; the script deletes each and then names the new one in the history of its pool
     async fn the_recipe_that_keeps_addresses_through_a_change_of_a_clusters_name_works(cluster: TestCluster) {

@@ -40,7 +40,7 @@ that is not here. Where a role grants no Events they are in the log alone, under
 const COMPONENTS: [(&str, &str); 7] = [
     (
         "service-controller",
-        "The cloud controller manager, about Services ([load-balancing.md](../load-balancing.md)).",
+        "The cloud controller manager, about Services ([messages.md](../messages.md)).",
     ),
     ("cloud-node-controller", "The cloud controller manager, about Nodes ([nodes.md](../nodes.md))."),
     ("cloud-node-lifecycle-controller", "The cloud controller manager, about Nodes that are not ready."),

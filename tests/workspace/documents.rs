@@ -104,7 +104,7 @@ fn every_known_issue_and_every_trap_is_in_the_page_of_troubles() {
 #[test]
 fn the_page_of_troubles_names_what_there_is() {
     let (page, doctor) = (read("docs/troubleshooting.md"), read("docs/doctor.md"));
-    let events = read("docs/reference/events.md") + &read("docs/load-balancing.md");
+    let events = read("docs/reference/events.md") + &read("docs/messages.md");
     let words = page
         .lines()
         .filter(|line| line.starts_with("| "))

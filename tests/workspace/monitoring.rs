@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::root;
 
 /// Documents with tables of metrics.
-const DOCUMENTS: [&str; 2] = ["docs/load-balancing.md", "docs/storage.md"];
+const DOCUMENTS: [&str; 2] = ["docs/messages.md", "docs/storage.md"];
 /// What Prometheus adds to the name of a counter or histogram.
 const SUFFIXES: [&str; 3] = ["_bucket", "_sum", "_count"];
 

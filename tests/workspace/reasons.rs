@@ -1,4 +1,4 @@
-//! docs/load-balancing.md explains the reason of every Event and condition that people see, and docs/storage.md every code
+//! docs/messages.md explains the reason of every Event and condition that people see, and docs/storage.md every code
 //! of a refused CSI call.
 
 use std::{collections::BTreeSet, fs};
@@ -40,7 +40,9 @@ fn is_reason(text: &str) -> bool {
 
 #[test]
 fn every_reason_of_an_event_or_a_condition_is_explained() {
-    let document = fs::read_to_string(root().join("docs/load-balancing.md")).unwrap();
+    let page = |name: &str| fs::read_to_string(root().join(format!("docs/{name}.md"))).unwrap();
+    // words of fields and modes are with what a user writes
+    let document: String = ["messages", "pools", "load-balancing"].map(page).concat();
     let (mut found, mut missing) = (BTreeSet::new(), Vec::new());
     for line in product::lines() {
         if !line.place.split('/').nth(1).is_some_and(|of| CRATES.contains(&of)) {
@@ -54,7 +56,7 @@ fn every_reason_of_an_event_or_a_condition_is_explained() {
         }
     }
     assert!(found.len() > 50, "the reasons are found: {}", found.len());
-    assert!(missing.is_empty(), "explain these in docs/load-balancing.md: {missing:#?}");
+    assert!(missing.is_empty(), "explain these in docs/messages.md: {missing:#?}");
 }
 
 /// The reason that begins this part of a line, in quotation marks.

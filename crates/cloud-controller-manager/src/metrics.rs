@@ -204,9 +204,9 @@ mod tests {
         }
     }
 
-    /// The metrics in the table of this program in docs/load-balancing.md.
+    /// The metrics in the table of this program in docs/messages.md.
     fn documented(program: &str) -> BTreeSet<String> {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/load-balancing.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/messages.md");
         let document = std::fs::read_to_string(path).unwrap();
         let head = format!("| Metric of `{program}` |");
         let rows = document.lines().skip_while(|line| !line.starts_with(&head)).skip(2);

@@ -1,4 +1,4 @@
-//! What the webhook tells Prometheus. Each metric has a row in docs/load-balancing.md.
+//! What the webhook tells Prometheus. Each metric has a row in docs/messages.md.
 
 use std::sync::atomic::AtomicI64;
 

@@ -1,4 +1,4 @@
-//! The reasons of the Events of the load balancer. Those of conditions that are no Events are in docs/load-balancing.md.
+//! The reasons of the Events of the load balancer. Those of conditions that are no Events are in docs/messages.md.
 
 use controller_kit::{EventReason, EventReasons};
 use harvester_api::names;

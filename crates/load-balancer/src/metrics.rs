@@ -1,4 +1,4 @@
-//! What the load balancer tells Prometheus. Each metric has a row in docs/load-balancing.md.
+//! What the load balancer tells Prometheus. Each metric has a row in docs/messages.md.
 
 mod pools;
 mod probes;

@@ -146,7 +146,7 @@ mod tests {
                 text.lines().any(|line| line.starts_with(&format!("{name} "))),
                 "{name} is not in\n{text}"
             );
-            let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/load-balancing.md");
+            let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/messages.md");
             let document = fs::read_to_string(document).unwrap();
             assert!(document.contains(&format!("`{name}`")), "{name} is not documented");
         }

@@ -1,6 +1,6 @@
 //! The roles of a program with one grant cut out of them, for tests of what is off without it.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fs};
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
 use serde_json::{Value, json};
@@ -29,7 +29,8 @@ impl Grant {
     #[must_use]
     pub fn text(&self) -> String {
         let (resource, subresource) = self.resource.split_once('/').unwrap_or((&self.resource, ""));
-        let with = |sign: &str, text: &str| if text.is_empty() { String::new() } else { format!("{sign}{text}") };
+        let with =
+            |sign: &str, text: &str| if text.is_empty() { String::new() } else { format!("{sign}{text}") };
         format!("{} {resource}{}{}", self.verb, with(".", &self.group), with("/", subresource))
     }
 
@@ -100,4 +101,38 @@ pub async fn all_but(cluster: &TestCluster, side: Side, grants: &[Grant], withou
             RoleName::Namespaced(key) => drop(cluster.side(side).patch::<Role>(key, rules).await),
         }
     }
+}
+
+/// Verb, resource, and what is off without the right: one row of a document for each thing that is off.
+///
+/// # Panics
+/// When no page of `docs/` has one of the rows; it says all that are missing.
+pub fn assert_documented<'a>(needs: impl IntoIterator<Item = (&'a str, String, &'a str)>) {
+    let mut rows: Vec<(&str, Vec<(String, Vec<&str>)>)> = Vec::new();
+    for (verb, resource, off) in needs {
+        let row = match rows.iter().position(|(there, _)| *there == off) {
+            Some(row) => row,
+            None => {
+                rows.push((off, Vec::new()));
+                rows.len() - 1
+            }
+        };
+        let resources = &mut rows[row].1;
+        match resources.iter_mut().find(|(there, _)| *there == resource) {
+            Some((_, verbs)) => verbs.push(verb),
+            None => resources.push((resource, vec![verb])),
+        }
+    }
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
+    let pages = fs::read_dir(folder)
+        .expect("docs/ is there")
+        .filter_map(|page| fs::read_to_string(page.ok()?.path()).ok());
+    let pages: String = pages.collect();
+    let cell = |(resource, verbs): (String, Vec<&str>)| format!("`{resource}: {}`", verbs.join(", "));
+    let rows = rows.into_iter().map(|(off, resources)| {
+        let cells: Vec<_> = resources.into_iter().map(cell).collect();
+        format!("| {} | {off} |\n", cells.join(", "))
+    });
+    let missing: String = rows.filter(|row| !pages.contains(row.as_str())).collect();
+    assert!(missing.is_empty(), "no page of docs/ has\n{missing}");
 }

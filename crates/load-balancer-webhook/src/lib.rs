@@ -28,6 +28,7 @@ mod pools;
 pub mod registration;
 mod review;
 mod reviewer;
+mod rights;
 mod rotator;
 mod secret;
 mod server;
@@ -40,6 +41,7 @@ use std::net::TcpListener;
 use axum::Router;
 use axum_server::tls_rustls::RustlsConfig;
 use kube::Client;
+use program::capabilities::{Capabilities, RightsMissing, Wanted};
 use program::{Clock, TaskGroup};
 
 pub use metrics::Metrics;
@@ -87,6 +89,10 @@ pub async fn prepare(
     tasks: &TaskGroup,
 ) -> Result<(Router, RustlsConfig), Error> {
     let Config { namespace, policy, address } = config;
+    let needs = rights::needs(&namespace);
+    let wanted = Wanted { rights: needs.rights(), fields: Vec::new() };
+    let capabilities = Capabilities::start(tasks, client.clone(), wanted);
+    capabilities.tell_missing(needs, RightsMissing::default(), |line| tracing::warn!("{line}"));
     let reviewer = reviewer::Reviewer::start(tasks, client.clone(), policy).await;
     let (names, registrations) =
         (rotator::names(&namespace, &address), registration::all(&namespace, &address));

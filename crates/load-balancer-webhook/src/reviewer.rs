@@ -26,8 +26,9 @@ const AT_ONCE: u32 = 50;
 const NETWORKS: usize = 32;
 const ADDRESSES: usize = 128;
 const ADDRESS: usize = 64;
-/// How long the start waits for the list of virtual machines: without KubeVirt there never is one.
-const VMS_WITHIN: Duration = Duration::from_secs(10);
+/// How long the start waits for each list: without KubeVirt there never is one of virtual machines, and without the right none
+/// of namespaces.
+const LISTED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The webhook could not read something that a rule needs.
 #[derive(Debug, thiserror::Error)]
@@ -75,12 +76,18 @@ impl Reviewer {
             client,
             policy,
         };
-        reviewer.namespaces.ready().await;
         let vms = async {
             reviewer.vms.ready().await;
             reviewer.vmis.ready().await;
         };
-        if tokio::time::timeout(VMS_WITHIN, vms).await.is_err() {
+        let (namespaces, vms) = tokio::join!(
+            tokio::time::timeout(LISTED_WITHIN, reviewer.namespaces.ready()),
+            tokio::time::timeout(LISTED_WITHIN, vms)
+        );
+        if namespaces.is_err() {
+            tracing::warn!("cannot list namespaces: each review that needs one reads it");
+        }
+        if vms.is_err() {
             tracing::warn!(
                 "cannot list virtual machines: load balancers of guest clusters get no network annotation, the removal \
                  of a guest cluster is not noticed, no object of v1alpha1 that has backends is converted, and with \
@@ -197,7 +204,11 @@ impl Reviewer {
                 let fresh = Api::<Namespace>::all(self.client.clone()).get_opt(name).await;
                 let fresh =
                     fresh.map_err(|error| Unseen::Read { what: "the Namespace", source: Arc::new(error) })?;
-                fresh.map(|namespace| self.namespaces.wrote(namespace))
+                // where none is listed, no watch would tell of a change
+                fresh.map(|namespace| match self.namespaces.is_ready() {
+                    true => self.namespaces.wrote(namespace),
+                    false => Arc::new(namespace),
+                })
             }
         };
         Ok(namespace.map(|namespace| namespace.annotations().clone()))

@@ -6,6 +6,7 @@ mod component {
     mod admission;
     mod conversion;
     mod fixtures;
+    mod grants;
     mod hostile;
     mod kubectl;
     mod named_pool_scope;

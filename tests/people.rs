@@ -1,4 +1,4 @@
-//! The plugin of kubectl, by the names that kubectl and krew call it.
+//! The plugin of kubectl, by the names that kubectl and krew call it; and the rights that people's tools ask about.
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -130,4 +130,54 @@ fn the_manifest_for_krew_has_the_sums_of_the_archives() {
     assert_eq!(platforms[1]["uri"], "https://example.org/releases/hcp-linux-arm64.tar.gz");
     assert!(!run("latest", &archives).status.success());
     assert!(!run("v1.2.3", &[folder.path().join("gone-linux-amd64.tar.gz")]).status.success());
+}
+
+/// The rules of a ClusterRole in `deploy/rbac/ours.yaml`, as group, resource and verb; `*` stands for every verb.
+fn granted(role: &str) -> Vec<(String, String, String)> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/rbac/ours.yaml");
+    let text = fs::read_to_string(file).unwrap();
+    let roles = text.split("\n---\n").map(|text| serde_saphyr::from_str::<Value>(text).unwrap());
+    let is_it = |it: &Value| it["kind"] == "ClusterRole" && it["metadata"]["name"] == role;
+    let role = roles.into_iter().find(is_it).unwrap_or_else(|| panic!("no ClusterRole {role}"));
+    let words =
+        |rule: &Value, field: &str| -> Vec<String> { serde_json::from_value(rule[field].clone()).unwrap() };
+    let mut granted = Vec::new();
+    for rule in role["rules"].as_array().unwrap() {
+        for group in words(rule, "apiGroups") {
+            for resource in words(rule, "resources") {
+                for verb in words(rule, "verbs") {
+                    granted.push((group.clone(), resource.clone(), verb));
+                }
+            }
+        }
+    }
+    granted
+}
+
+/// `doctor` and `cloud-config inspect` ask by these tables.
+#[test]
+fn the_rights_that_are_asked_about_are_those_that_the_roles_grant() {
+    use cloud_controller_manager::rights;
+    use csi_driver::host::rights::{GRANTS, Role};
+
+    let has = |granted: &[(String, String, String)], group: &str, resource: &str, verb: &str| {
+        granted.iter().any(|it| it.0 == group && it.1 == resource && ["*", verb].contains(&it.2.as_str()))
+    };
+    let of_provider = granted(rights::ROLE);
+    for grant in &rights::GRANTS {
+        assert!(has(&of_provider, grant.group, grant.resource, grant.verb), "{grant:?}");
+    }
+    for grant in GRANTS.iter().filter(|grant| grant.role != Role::Guest) {
+        assert!(has(&granted(grant.role.name()), grant.group, grant.resource, grant.verb), "{grant:?}");
+    }
+    // nobody else needs these of the role
+    for (group, resource, verb) in &of_provider {
+        let is_asked = rights::GRANTS.iter().any(|grant| {
+            (grant.group, grant.resource, grant.verb) == (group.as_str(), resource.as_str(), verb.as_str())
+        });
+        assert!(
+            is_asked || !["loadbalancer.harvesterhci.io", "kubevirt.io"].contains(&group.as_str()),
+            "{verb} {resource}"
+        );
+    }
 }

@@ -403,7 +403,7 @@ async fn faults(world: &World) -> Vec<(&'static str, Fault)> {
         ("harvester-version", Fault::Patch(Harvester, SETTING.to_owned(), json!({"value": "v1.2.1"}))),
         ("rights-load-balancers", rules(world, OF_PROVIDER, without("create", "loadbalancers")).await),
         ("rights-load-balancers", Fault::Delete(Harvester, BINDING.to_owned())),
-        ("rights-machines", rules(world, OF_PROVIDER, without("watch", "virtualmachines")).await),
+        ("rights-machines", rules(world, OF_PROVIDER, without("list", "virtualmachines")).await),
         ("pools", Fault::Create(Guest, SERVICES, service)),
         (
             "one-provider",

@@ -18,6 +18,7 @@ use csi_driver::{
     healing::lead::{self, Candidate},
     host::Host,
     leading::Leading,
+    node_id::OwnMachine,
     node_monitor::NodeMonitor,
 };
 use futures::future::join_all;
@@ -263,7 +264,7 @@ async fn keep_running(index: usize, shared: Arc<Shared>, mut random: fastrand::R
 
 /// What would end the work if it were dropped.
 type Kept =
-    (watch::Sender<Arc<Attacher>>, watch::Sender<Option<String>>, watch::Sender<Result<Host, String>>);
+    (watch::Sender<Arc<Attacher>>, watch::Sender<OwnMachine>, watch::Sender<Result<Host, String>>);
 
 /// The controller's part of a process, as `csi_driver::run` puts it together.
 fn start(
@@ -281,7 +282,7 @@ fn start(
     let service = ControllerService::new(host.clone(), Settings::default(), attacher.clone());
     let routes = Routes::new(ControllerServer::new(service)).prepare();
     let (attachers, attacher) = watch::channel(attacher);
-    let (machines, machine) = watch::channel(Some(VMS[index].to_owned()));
+    let (machines, machine) = watch::channel(OwnMachine::Confirmed(VMS[index].to_owned()));
     let (hosts, host) = watch::channel(Ok(host));
     let candidate = Candidate {
         guest: guest.clone(),

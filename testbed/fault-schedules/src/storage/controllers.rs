@@ -263,8 +263,7 @@ async fn keep_running(index: usize, shared: Arc<Shared>, mut random: fastrand::R
 }
 
 /// What would end the work if it were dropped.
-type Kept =
-    (watch::Sender<Arc<Attacher>>, watch::Sender<OwnMachine>, watch::Sender<Result<Host, String>>);
+type Kept = (watch::Sender<Arc<Attacher>>, watch::Sender<OwnMachine>, watch::Sender<Result<Host, String>>);
 
 /// The controller's part of a process, as `csi_driver::run` puts it together.
 fn start(

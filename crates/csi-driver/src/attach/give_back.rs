@@ -51,6 +51,15 @@ impl Lately {
     }
 }
 
+/// A disk that was given back is a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GivenBack {
+    /// Not now: it has got on, or another call works on it.
+    No,
+    /// It stays: somebody uses it, or its place would help nobody.
+    IsHeld,
+}
+
 impl Session<'_> {
     /// The disks on their way into the machine, this one among them.
     pub(super) async fn coming(
@@ -105,12 +114,13 @@ impl Session<'_> {
     }
 
     /// When the disk of this volume is to leave the machine again, unless it is mounted by then. Not while it keeps nobody
-    /// waiting.
+    /// waiting, and not before `stays_until`.
     pub(super) async fn leaves_at(
         &self,
         machine: &str,
         vm: Option<&VirtualMachine>,
         vmi: Option<&VirtualMachineInstance>,
+        stays_until: Option<Instant>,
     ) -> Option<Instant> {
         let (pace, volume) = (&self.attacher.pace, self.volume.as_str());
         let known_for =
@@ -133,7 +143,6 @@ impl Session<'_> {
         let mut own = coming.swap_remove(own);
         own.since = own.since.min(known_for.unwrap_or(own.since));
         let rest = pace::leaves_in(&own, &coming, pace.was_freed(machine), keeps_blameless)?;
-        let stays_until = *self.stays_until.lock().expect("no panic while it is replaced");
         Some(stays_until.into_iter().chain([Instant::now() + rest]).max().unwrap_or_else(Instant::now))
     }
 
@@ -158,27 +167,26 @@ impl Session<'_> {
         machine: &str,
         vm: Option<&VirtualMachine>,
         vmi: Option<&VirtualMachineInstance>,
-    ) -> Result<(), Refusal> {
+        stays_until: Option<Instant>,
+    ) -> Result<GivenBack, Refusal> {
         let why = self.waits_for.lock().expect("no panic while the text is replaced").clone();
         // the guest may be slow: nobody waits for its answer at the machine
         if self.is_held(machine, vm, vmi).await {
-            *self.stays_until.lock().expect("no panic while it is replaced") =
-                Some(Instant::now() + LOOK_AGAIN);
-            return Ok(());
+            return Ok(GivenBack::IsHeld);
         }
         let turn = self.attacher.turns.alone(machine).await;
         let seen = self.see(machine, true).await?;
-        let (Some(claim), Some(vm)) = (&seen.claim, &seen.vm) else { return Ok(()) };
-        let Some(former) = self.may_be_given_back(machine, &seen) else { return Ok(()) };
+        let (Some(claim), Some(vm)) = (&seen.claim, &seen.vm) else { return Ok(GivenBack::No) };
+        let Some(former) = self.may_be_given_back(machine, &seen) else { return Ok(GivenBack::No) };
         // another one may have left meanwhile: this one has its time now
-        let leaves_at = self.leaves_at(machine, Some(vm), seen.vmi.as_deref()).await;
+        let leaves_at = self.leaves_at(machine, Some(vm), seen.vmi.as_deref(), stays_until).await;
         if leaves_at.is_none_or(|then| then > Instant::now()) {
-            return Ok(());
+            return Ok(GivenBack::No);
         }
         let begun = Instant::now();
         let this = Machine { name: machine.to_owned(), uid: former.vm_uid.clone() };
         let leaves = Ownership::new(this, Operation::Detach);
-        let Some(claim) = self.annotate(claim, Some(leaves)).await? else { return Ok(()) };
+        let Some(claim) = self.annotate(claim, Some(leaves)).await? else { return Ok(GivenBack::No) };
         let vmi = self.read_instance(machine).await;
         let is_to_leave = vmi.is_ok_and(|vmi| self.is_unmounted(vm, vmi.as_deref()));
         let removed = match is_to_leave && begun.elapsed() < WRITES_FOR {
@@ -188,7 +196,7 @@ impl Session<'_> {
         };
         let Some(Written::Done(after)) = removed else {
             // it came, or somebody else wrote the machine first
-            return self.leave_in(machine, claim, former).await;
+            return self.leave_in(machine, claim, former).await.map(|()| GivenBack::No);
         };
         if let Some(vm) = after {
             self.known_machine(*vm).await;
@@ -311,12 +319,14 @@ impl Session<'_> {
         }
     }
 
-    /// Until when the change waits for other disks on their way into the machine and out of it.
+    /// Until when the change waits for other disks on their way into the machine and out of it. `since` is when the call
+    /// began to wait for them.
     pub(super) fn waits_for_others(
         &self,
         machine: &str,
         vm: Option<&VirtualMachine>,
         vmi: Option<&VirtualMachineInstance>,
+        since: &mut Option<Instant>,
     ) -> Option<Instant> {
         let mut seen = hotplug::on_their_way(vm, vmi);
         // one that is not mounted keeps others waiting: it may leave at once
@@ -327,7 +337,7 @@ impl Session<'_> {
         seen.remove(self.volume.as_str());
         ages.remove(self.volume.as_str());
         let rest = pace::waits(ages.values().copied())?;
-        let since = self.waits_for_others_since.get_or_init(Instant::now);
+        let since = since.get_or_insert_with(Instant::now);
         let rest = rest.min(WAITED_FOR.checked_sub(since.elapsed()).filter(|rest| !rest.is_zero())?);
         let others: Vec<_> = seen.into_keys().collect();
         let host = &self.attacher.host;

@@ -12,8 +12,9 @@ use super::{
 use crate::refusal::Refusal;
 
 /// Whether the call has added the disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Added {
+    #[default]
     No,
     /// On a version of the machine that it had read before.
     OnVersion,

@@ -124,8 +124,9 @@ impl Recorded {
 }
 
 /// What an uncached read of the annotation's machine has shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum There {
+    #[default]
     NotAsked,
     /// There is no machine of that UID.
     NoMachine,
@@ -137,8 +138,9 @@ pub enum There {
 
 /// Machines with the volume, without the one that is wanted. Volumes of the Go driver have no annotation, and it moves
 /// those that have one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Elsewhere {
+    #[default]
     NotAsked,
     /// By watches, which may be old.
     Watched(Vec<String>),

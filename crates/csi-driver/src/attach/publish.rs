@@ -5,112 +5,149 @@
 //! ```
 //! Nobody adds a disk but who wrote the annotation last, and on a version of the machine that it had read before. So
 //! a process that dies or stops anywhere fails with its write when another one has taken over: who takes over changes
-//! the version of the machine after the annotation ([`super::ownership`]).
+//! the version of the machine after the annotation ([`super::ownership`]). What is next, [`decide`] says; here it is done.
 
-use std::sync::Arc;
+mod decide;
+mod say;
+mod write;
+
+use std::{sync::Arc, time::Duration};
 
 use harvester_api::VirtualMachine;
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use tokio::time::Instant;
-use tonic::Code;
 
 use super::{
     follow::{Followed, Following},
-    hotplug::{self, Direction, Disk, MOST_VOLUMES},
+    give_back::GivenBack,
+    hotplug::{self, Disk},
     others::Added,
-    ownership::{
-        self, Elsewhere, Machine, Operation, Ownership, Recorded, STALE_AFTER, Step, There, Usage, WRITES_FOR,
-    },
-    pace::{TOGETHER_WITHIN, UNMOUNTED_FOR},
-    plug::{self, Written},
-    session::{BLOCKED_FOR, SILENT_FOR, Seen, Session, class, is_bound, is_later},
-    settle::Settled,
+    ownership::{Elsewhere, Recorded, There, Usage},
+    pace::UNMOUNTED_FOR,
+    plug,
+    session::{BLOCKED_FOR, LOOK_AGAIN, SILENT_FOR, Seen, Session, class, is_bound, is_later},
     watches::Changes,
 };
-use crate::{
-    refusal::Refusal,
-    volume::{access::Reach, record},
-};
+use crate::refusal::Refusal;
+use decide::{Answers, Facts, Order, Question, Step, Why, Write};
+use write::Wrote;
 
 /// A call reads and decides again so often after a write that somebody else's made void.
 pub const TRIES: usize = 50;
 
-/// What an attachment does next.
-enum Next {
-    /// Decide again from what is read afresh.
-    ReadAfresh,
-    Done,
-    WaitReady,
-    /// Wait for a change, and no longer than until then.
-    Wait(Option<Instant>),
-    /// Decide again while no other call is about to write the machine.
-    Alone,
-    Write(Write),
+/// How far an attachment is.
+#[derive(Default)]
+struct Course {
+    is_fresh: bool,
+    is_alone: bool,
+    has_changed_way: bool,
+    tries: usize,
+    added: Added,
+    /// When the annotation was written that this call added the disk by.
+    annotated: Option<Instant>,
+    /// The version of the machine for which the host refused a write, and why.
+    refused: Option<(String, Refusal)>,
+    /// The same of a write for several volumes: any of them may be the reason.
+    refused_together: Option<String>,
+    following: Following,
+    /// Since when it waits for other disks of the machine: for no longer than [`super::WAITED_FOR`], however many come
+    /// meanwhile.
+    waits_since: Option<Instant>,
+    /// The disk stays in its machine until then: somebody was asked, and said so.
+    stays_until: Option<Instant>,
 }
 
-struct Write {
-    /// A machine to which a former holder's write may be on its way: settled before the annotation is written.
-    settle: Option<String>,
-    /// Written into the annotation, to be settled in the next turn.
-    from: Option<String>,
-    add: bool,
+/// What follows a write.
+enum After {
+    /// Decide again, and count a try.
+    Again,
+    Decide,
+    Wait(Instant),
+    Added(Arc<VirtualMachine>),
+}
+
+impl Course {
+    /// After a refusal: on the version that was refused it was no conflict.
+    ///
+    /// # Errors
+    /// The host's reason.
+    fn look(&mut self, seen: &Seen) -> Result<bool, Refusal> {
+        if let Some((version, why)) = self.refused.take()
+            && seen.has_version(&version)
+        {
+            return Err(why);
+        }
+        let is_for_itself =
+            self.refused_together.take().is_some_and(|version| seen.has_version(&version)) && !self.is_alone;
+        self.is_alone |= is_for_itself;
+        Ok(is_for_itself)
+    }
+
+    /// # Errors
+    /// Where neither way of hot-plug works.
+    fn after(&mut self, wrote: Wrote) -> Result<After, Refusal> {
+        self.is_fresh = true;
+        match wrote {
+            Wrote::Again => return Ok(After::Again),
+            Wrote::Wait(until) => return Ok(After::Wait(until)),
+            Wrote::Refused { version, why } => {
+                self.refused = Some((version, why));
+                return Ok(After::Again);
+            }
+            Wrote::RefusedTogether { version } => {
+                self.refused_together = Some(version);
+                return Ok(After::Again);
+            }
+            Wrote::Alone => self.is_alone = true,
+            Wrote::OtherWay(why) if self.has_changed_way => return Err(why),
+            Wrote::OtherWay(_) => self.has_changed_way = true,
+            Wrote::Added { vm, how, begun } => {
+                (self.added, self.annotated) = (how, Some(begun));
+                return Ok(After::Added(vm));
+            }
+        }
+        Ok(After::Decide)
+    }
 }
 
 impl Session<'_> {
     /// Brings the volume into the machine, and returns when its disk is there. Without a usage any is as well.
     pub(super) async fn attach(&self, machine: &str, usage: Option<&Usage>) -> Result<(), Refusal> {
         let mut changes = self.call.changes_of(machine).with(self.volume.as_str());
-        let (mut is_fresh, mut added, mut tries, mut has_changed_way) = (false, Added::No, 0, false);
-        // when the annotation was written that this call added the disk by
-        let mut annotated: Option<Instant> = None;
-        let mut following = Following::default();
-        // the version of the machine for which the host refused a write, and why
-        let mut refused: Option<(String, Refusal)> = None;
-        // the same of a write for several volumes: any of them may be the reason
-        let mut refused_together: Option<String> = None;
-        let mut is_alone = false;
+        let mut course = Course::default();
         loop {
             let turns = &self.attacher.turns;
-            let turn = if is_alone || self.attacher.plug.is_by_subresources() {
+            let turn = if course.is_alone || self.attacher.plug.is_by_subresources() {
                 turns.alone(machine).await
             } else {
                 turns.beside_others(machine).await
             };
-            let seen = self.see(machine, is_fresh).await?;
+            let seen = self.see(machine, course.is_fresh).await?;
             if let Some((ownership, leaving)) = seen.recorded().leaving() {
                 drop(turn);
                 self.finish(ownership, leaving).await?;
-                is_fresh = true;
+                course.is_fresh = true;
                 continue;
             }
             if let Recorded::Ownership(recorded) = seen.recorded() {
                 changes.add(&recorded.vm);
             }
-            if let (Some(vm), Some((version, why))) = (&seen.vm, refused.take())
-                && plug::version(vm) == version
-            {
-                // the same version: it was no conflict
-                return Err(why);
-            }
-            if refused_together.take().is_some_and(|version| seen.has_version(&version)) && !is_alone {
-                is_alone = true;
+            if course.look(&seen)? {
                 continue;
             }
-            let next = self.next(machine, usage, &seen, is_alone).await?;
-            let vm = match next {
+            let vm = match self.next(machine, usage, &seen, course.is_alone).await? {
                 Next::Alone => {
-                    is_alone = true;
+                    course.is_alone = true;
                     continue;
                 }
                 Next::ReadAfresh => {
-                    is_fresh = true;
+                    course.is_fresh = true;
                     continue;
                 }
                 Next::Done => {
                     drop(turn);
                     let class = seen.claim.as_deref().and_then(class);
                     self.attacher.pace.came(machine, self.volume.as_str(), class);
-                    return self.alone_in(machine, added).await;
+                    return self.alone_in(machine, course.added).await;
                 }
                 Next::Wait(until) => {
                     drop(turn);
@@ -118,54 +155,34 @@ impl Session<'_> {
                         Some(_) => self.change(&changes, until).await,
                         None => self.in_patience(self.change(&changes, None)).await?,
                     }
-                    is_fresh = false;
+                    course.is_fresh = false;
                     continue;
                 }
                 Next::WaitReady => seen.vm.clone(),
                 Next::Write(write) => {
                     let (vm, vmi) = (seen.vm.as_deref(), seen.vmi.as_deref());
                     if write.add
-                        && let Some(until) = self.waits_for_others(machine, vm, vmi)
+                        && let Some(until) = self.waits_for_others(machine, vm, vmi, &mut course.waits_since)
                     {
                         drop(turn);
                         self.attacher.pace.wants(machine, self.volume.as_str());
                         self.in_patience(self.change(&changes, Some(until))).await?;
-                        is_fresh = false;
+                        course.is_fresh = false;
                         continue;
                     }
-                    is_fresh = true;
-                    match self.write(machine, usage, &seen, &write).await? {
-                        Wrote::Again => {
-                            tries = self.again(tries, machine)?;
+                    match course.after(self.write(machine, usage, &seen, &write).await?)? {
+                        After::Again => {
+                            course.tries = self.again(course.tries, machine)?;
                             continue;
                         }
-                        Wrote::Wait(until) => {
+                        After::Decide => continue,
+                        After::Wait(until) => {
                             drop(turn);
                             self.change(&changes, Some(until)).await;
                             continue;
                         }
-                        Wrote::Refused { version, why } => {
-                            tries = self.again(tries, machine)?;
-                            refused = Some((version, why));
-                            continue;
-                        }
-                        Wrote::RefusedTogether { version } => {
-                            tries = self.again(tries, machine)?;
-                            refused_together = Some(version);
-                            continue;
-                        }
-                        Wrote::Alone => {
-                            is_alone = true;
-                            continue;
-                        }
-                        Wrote::OtherWay(why) if has_changed_way => return Err(why),
-                        Wrote::OtherWay(_) => {
-                            has_changed_way = true;
-                            continue;
-                        }
-                        Wrote::Added { vm, how, begun } => {
+                        After::Added(vm) => {
                             self.gets_on();
-                            (added, annotated) = (how, Some(begun));
                             Some(vm)
                         }
                     }
@@ -173,22 +190,19 @@ impl Session<'_> {
             };
             drop(turn);
             let Some(vm) = vm else { continue };
-            match self.until_ready(machine, vm, &mut following, &changes).await? {
+            course.is_fresh = true;
+            match self.until_ready(machine, vm, &mut course, &changes).await? {
                 // nobody gives a disk back so early
-                Ready::Yes if annotated.is_some_and(|begun| begun.elapsed() < UNMOUNTED_FOR) => {
-                    return self.alone_in(machine, added).await;
+                Ready::Yes if course.annotated.is_some_and(|begun| begun.elapsed() < UNMOUNTED_FOR) => {
+                    return self.alone_in(machine, course.added).await;
                 }
                 // the annotation is read now that the disk is there: somebody may be about to take it out
-                Ready::Yes => {
-                    is_fresh = true;
-                    continue;
-                }
+                Ready::Yes => continue,
                 // it may be another call's when it comes again
-                Ready::Again => (added, annotated) = (Added::No, None),
-                Ready::Refused { version, why } => refused = Some((version, why)),
+                Ready::Again => (course.added, course.annotated) = (Added::No, None),
+                Ready::Refused { version, why } => course.refused = Some((version, why)),
             }
-            tries = self.again(tries, machine)?;
-            is_fresh = true;
+            course.tries = self.again(course.tries, machine)?;
         }
     }
 
@@ -204,6 +218,7 @@ impl Session<'_> {
         )))
     }
 
+    /// Decides, and asks for what the decision lacks.
     async fn next(
         &self,
         machine: &str,
@@ -211,291 +226,82 @@ impl Session<'_> {
         seen: &Seen,
         is_alone: bool,
     ) -> Result<Next, Refusal> {
-        // what a watch says may be old: it is no reason to refuse
-        let refuse = |why: Refusal| if seen.is_fresh { Err(why) } else { Ok(Next::ReadAfresh) };
-        let host = &self.attacher.host;
-        let Some(claim) = &seen.claim else {
-            return refuse(Refusal::not_found(format!("there is no {}", host.claim_name(self.volume))));
+        let facts = Facts {
+            volume: self.volume.as_str(),
+            machine,
+            usage,
+            seen,
+            unchanged_for: seen
+                .claim
+                .as_ref()
+                .map_or(Duration::ZERO, |claim| self.attacher.ages.unchanged_for(claim)),
+            by_subresources: self.attacher.plug.is_by_subresources(),
+            most: self.attacher.options.max_volumes_per_node,
+            is_alone,
         };
-        if claim.metadata.deletion_timestamp.is_some() {
-            let name = host.claim_name(self.volume);
-            return refuse(Refusal::precondition(format!("{name} is being deleted: wait for a new volume")));
-        }
-        if let Err(why) = self.check_owner(claim).await {
-            return refuse(why);
-        }
-        if let Err(why) = record::fits(claim, Reach::Disk) {
-            return refuse(Refusal::invalid(why));
-        }
-        let Some(vm) = &seen.vm else {
-            return refuse(Refusal::not_found(format!("there is no {}", host.machine_name(machine))));
-        };
-        if vm.metadata.deletion_timestamp.is_some() {
-            let name = host.machine_name(machine);
-            return refuse(Refusal::precondition(format!(
-                "{name} is being deleted: the pod needs another node"
-            )));
-        }
-        let disk = hotplug::disk(Some(vm), seen.vmi.as_deref(), self.volume.as_str());
-        if let Disk::Fixed(volume) = &disk {
-            return refuse(Refusal::precondition(format!(
-                "{} has the volume as {volume:?}, which this driver did not add: remove it from the machine first",
-                host.machine_name(machine)
-            )));
-        }
-        let unchanged_for = self.attacher.ages.unchanged_for(claim);
-        let stale_at = Instant::now() + STALE_AFTER.saturating_sub(unchanged_for);
-        let wanted = Machine { name: machine.to_owned(), uid: vm.metadata.uid.clone().unwrap_or_default() };
-        let recorded = seen.recorded();
-        let (former, settle) = match &recorded {
-            Recorded::Ownership(ownership) => (Some(ownership), ownership.from.clone()),
-            _ => (None, None),
-        };
-        let is_whole = hotplug::add(vm, self.volume.as_str()).is_none();
-        // by subresources a volume that leaves cannot be added again, and one that was asked for need not
-        let is_asked_for = self.attacher.plug.is_by_subresources() && disk != Disk::Absent && !is_whole;
-        let is_to_leave = is_whole && matches!(disk, Disk::Removing(_));
-        let must_wait = is_asked_for || is_to_leave;
-        let is_there = is_whole && !matches!(disk, Disk::Removing(_));
-        if !is_there && let Some(next) = self.obstacle(claim, vm, seen, &disk, is_alone).await? {
-            return match next {
-                Ok(next) => Ok(next),
-                Err(why) => refuse(why),
-            };
-        }
-        let (mut there, mut elsewhere) = (There::NotAsked, Elsewhere::NotAsked);
+        let mut answers = Answers::default();
         loop {
-            let known = ownership::Seen {
-                wanted: &wanted,
-                recorded: recorded.clone(),
-                unchanged_for,
-                there,
-                elsewhere: elsewhere.clone(),
-                is_to_be_added: !is_there && !must_wait,
-            };
-            let step = ownership::attach(&known);
-            if matches!(step, Step::InUse { .. } | Step::Wait { .. }) {
-                self.attacher.pace.gives_way(machine, self.volume.as_str());
-            }
-            return match step {
-                Step::ReadMachine(_) => {
-                    let former = former.expect("the decision asks for the machine of an annotation");
-                    let (read, vm) = self.there(former).await?;
-                    // made again under its name: the volume is in the machine that is wanted, or nowhere
-                    let is_former_self = former.vm == machine && vm.is_none();
-                    there = if is_former_self { There::NoMachine } else { read };
+            return match decide::decide(&facts, &answers) {
+                Step::Ask(question) => {
+                    self.ask(question, &facts, &mut answers).await?;
                     continue;
                 }
-                Step::LookAtMachines => {
-                    elsewhere = Elsewhere::Watched(self.machines_with_volume(Some(machine), false).await?);
-                    continue;
-                }
-                Step::ListMachines => {
-                    elsewhere = Elsewhere::In(self.machines_with_volume(Some(machine), seen.is_fresh).await?);
-                    continue;
-                }
-                Step::Join => {
-                    let other_use = former
-                        .and_then(|ownership| ownership.usage.as_ref())
-                        .filter(|it| usage.is_some_and(|usage| *it != usage));
-                    match disk {
-                        // all machines are looked at when it is settled, and before the disk is added
-                        _ if settle.is_some() => Ok(Next::Write(Write { settle, from: None, add: false })),
-                        Disk::Absent => Ok(Next::Write(Write { settle, from: None, add: true })),
-                        _ if other_use.is_some() => refuse(Refusal::new(
-                            Code::AlreadyExists,
-                            format!(
-                                "volume {} is in {} for another use ({}): detach it first",
-                                self.volume,
-                                host.machine_name(machine),
-                                other_use.map(describe).unwrap_or_default()
-                            ),
-                        )),
-                        // who attached it without a caller did not know the use
-                        _ if usage.is_some() && former.is_some_and(|ownership| ownership.usage.is_none()) => {
-                            Ok(Next::Write(Write { settle, from: None, add: false }))
-                        }
-                        Disk::Ready | Disk::InTemplate if is_there && seen.is_fresh => Ok(Next::Done),
-                        Disk::Ready | Disk::InTemplate if is_there => Ok(Next::ReadAfresh),
-                        Disk::Removing(progress) if must_wait => {
-                            let vmi = seen.vmi.as_deref();
-                            self.explain("is still in", machine, &progress, Some(vm), vmi, BLOCKED_FOR).await;
-                            Ok(Next::Wait(None))
-                        }
-                        _ if is_there || must_wait => Ok(Next::WaitReady),
-                        _ => Ok(Next::Write(Write { settle, from: None, add: true })),
+                Step::Refuse(why) => {
+                    if matches!(why, Why::InUse(_)) {
+                        self.attacher.pace.gives_way(machine, self.volume.as_str());
                     }
+                    Err(self.refusal(machine, why))
                 }
-                Step::Annotate => {
-                    // what is recorded of another machine may have a write on its way that adds the disk there
-                    let from = former.and_then(|it| ownership::former(it, &known)).map(str::to_owned);
-                    let add = settle.is_none() && from.is_none() && !is_there && !must_wait;
-                    Ok(Next::Write(Write { settle, from, add }))
-                }
-                Step::TakeOver { from } => Ok(Next::Write(Write { settle, from: Some(from), add: false })),
-                Step::Wait { machine: Some(other) } if there == There::Volume => {
-                    self.wait_for(format!(
-                        "volume {} is on its way out of {}: look at VirtualMachineInstance {}/{other} on the host",
-                        self.volume,
-                        host.machine_name(&other),
-                        host.namespace()
-                    ));
-                    Ok(Next::Wait(None))
-                }
-                Step::Wait { machine: other } => {
-                    let other =
-                        other.map_or_else(String::new, |other| format!(" for {}", host.machine_name(other)));
-                    self.wait_for(format!(
-                        "another process of this driver works on volume {}{other}: its annotation on {} counts as left \
-                         behind when it has not changed for {} s",
-                        self.volume,
-                        host.claim_name(self.volume),
-                        STALE_AFTER.as_secs()
-                    ));
-                    Ok(Next::Wait(Some(stale_at)))
-                }
-                Step::InUse { machines } => refuse(self.in_use(&machines)),
+                Step::Wait(whom) => Ok(Next::Wait(self.waits(&facts, whom).await)),
+                Step::ReadAfresh => Ok(Next::ReadAfresh),
+                Step::Done => Ok(Next::Done),
+                Step::WaitReady => Ok(Next::WaitReady),
+                Step::Alone => Ok(Next::Alone),
+                Step::Write(write) => Ok(Next::Write(write)),
             };
         }
     }
 
-    pub(super) fn in_use(&self, machines: &[String]) -> Refusal {
-        let machines: Vec<_> = machines.iter().map(|name| self.attacher.host.machine_name(name)).collect();
-        Refusal::precondition(format!(
-            "volume {} is in {}: it is in one machine at a time, so detach it there first",
-            self.volume,
-            machines.join(" and ")
-        ))
-    }
-
-    /// Why the disk is not to be added now, whatever the annotation says.
-    async fn obstacle(
-        &self,
-        claim: &PersistentVolumeClaim,
-        vm: &VirtualMachine,
-        seen: &Seen,
-        disk: &Disk,
-        is_alone: bool,
-    ) -> Result<Option<Result<Next, Refusal>>, Refusal> {
-        let name = vm.metadata.name.as_deref().unwrap_or_default();
-        let machine = self.attacher.host.machine_name(name);
-        if *disk == Disk::Absent && self.room(vm) == 0 {
-            let (all, ours) = hotplug::count(vm);
-            let why =
-                format!("{machine} has {all} volumes, {ours} of them hot-plugged, and may have no more");
-            return Ok(Some(Err(Refusal::new(Code::ResourceExhausted, why))));
-        }
-        if !self.may_be_used(claim).await? {
-            // a volume that cannot be attached would keep all later ones out of the machine
-            let name = self.attacher.host.claim_name(self.volume);
-            self.wait_for(format!("{name} is not bound yet: look at its Events and its class"));
-            return Ok(Some(Ok(Next::Wait(None))));
-        }
-        if *disk != Disk::Absent {
-            return Ok(None);
-        }
-        self.may_come_again(name, vm, seen.vmi.as_deref())?;
-        let unbound_class = class(claim).filter(|_| !is_bound(claim));
-        if !self.attacher.pace.is_doubtful(name, self.volume.as_str(), unbound_class) {
-            return Ok(None);
-        }
-        self.call.complete();
-        if let Some(other) = self.comes_before(name, vm, seen.vmi.as_deref()).await {
-            self.wait_for(format!(
-                "volume {} comes into {machine} after {}: volumes that did not come before, and unbound ones of their \
-                 class, come one at a time, after all others",
-                self.volume,
-                self.attacher.host.claim_name(other)
-            ));
-            return Ok(Some(Ok(Next::Wait(None))));
-        }
-        Ok((!is_alone).then_some(Ok(Next::Alone)))
-    }
-
-    /// So many volumes more may come into the machine.
-    fn room(&self, vm: &VirtualMachine) -> usize {
-        let (all, ours) = hotplug::count(vm);
-        let most = self.attacher.options.max_volumes_per_node.unwrap_or(MOST_VOLUMES);
-        MOST_VOLUMES.saturating_sub(all).min(most.saturating_sub(ours))
-    }
-
-    async fn write(
-        &self,
-        machine: &str,
-        usage: Option<&Usage>,
-        seen: &Seen,
-        write: &Write,
-    ) -> Result<Wrote, Refusal> {
-        let (Some(claim), Some(vm)) = (&seen.claim, &seen.vm) else { return Ok(Wrote::Again) };
-        if let Some(from) = &write.settle {
-            match self.settle(from, machine, claim).await? {
-                Settled::Yes => {}
-                Settled::Again => return Ok(Wrote::Again),
-                Settled::At(then) => return Ok(Wrote::Wait(then)),
-                Settled::HasVolume(former) => {
-                    let machines = [former.vm.clone()];
-                    self.annotate(claim, Some(former)).await?;
-                    return Err(self.in_use(&machines));
-                }
+    /// # Errors
+    /// Where a question gets no answer, and while the disk is kept out of the machine.
+    async fn ask(&self, question: Question, facts: &Facts<'_>, answers: &mut Answers) -> Result<(), Refusal> {
+        let (seen, machine) = (facts.seen, facts.machine);
+        let (Some(claim), vm) = (&seen.claim, seen.vm.as_deref()) else { return Ok(()) };
+        match (question, vm) {
+            (Question::Owner, _) => answers.owner = Some(self.check_owner(claim).await),
+            (Question::Use, _) => answers.may_be_used = Some(self.may_be_used(claim).await?),
+            (Question::Order, None) => {}
+            (Question::Order, Some(vm)) => {
+                let vmi = seen.vmi.as_deref();
+                self.may_come_again(machine, vm, vmi)?;
+                let unbound_class = class(claim).filter(|_| !is_bound(claim));
+                let is_doubtful =
+                    self.attacher.pace.is_doubtful(machine, self.volume.as_str(), unbound_class);
+                answers.order = Some(match is_doubtful {
+                    false => Order::Now,
+                    true => {
+                        self.call.complete();
+                        self.comes_before(machine, vm, vmi).await.map_or(Order::Alone, Order::After)
+                    }
+                });
+            }
+            (Question::There, _) => {
+                let Recorded::Ownership(former) = seen.recorded() else { return Ok(()) };
+                let (there, vm) = self.there(&former).await?;
+                // made again under its name: the volume is in the machine that is wanted, or nowhere
+                let is_former_self = former.vm == machine && vm.is_none();
+                answers.there = if is_former_self { There::NoMachine } else { there };
+            }
+            (Question::Watched, _) => {
+                answers.elsewhere =
+                    Elsewhere::Watched(self.machines_with_volume(Some(machine), false).await?);
+            }
+            (Question::Listed, _) => {
+                answers.elsewhere =
+                    Elsewhere::In(self.machines_with_volume(Some(machine), seen.is_fresh).await?);
             }
         }
-        let begun = Instant::now();
-        let vm_uid = vm.metadata.uid.clone().unwrap_or_default();
-        let known = match seen.recorded() {
-            Recorded::Ownership(ownership) if ownership.vm_uid == vm_uid => ownership.usage,
-            _ => None,
-        };
-        let this = Machine { name: machine.to_owned(), uid: vm_uid };
-        let (from, usage) = (write.from.clone(), usage.cloned().or(known));
-        let ours = Ownership { from, usage, ..Ownership::new(this, Operation::Attach) };
-        // what is there in part needs no room
-        let is_new = hotplug::disk(Some(vm), seen.vmi.as_deref(), self.volume.as_str()) == Disk::Absent;
-        let room = if is_new { self.room(vm) } else { usize::MAX };
-        let place = if write.add { self.attacher.batches.join(vm, self.volume.as_str(), room) } else { None };
-        if write.add && place.is_none() {
-            return Ok(Wrote::Alone);
-        }
-        let Some(claim) = self.annotate(claim, Some(ours)).await? else { return Ok(Wrote::Again) };
-        if place.is_some()
-            && let Err(why) = self.is_not_exported(&claim).await
-        {
-            // Nothing was begun under the first one. One that was there before may have a write on its way, which is
-            // fenced by it alone.
-            if is_new && seen.recorded() == Recorded::Nothing {
-                self.annotate(&claim, None).await?;
-            }
-            return Err(why);
-        }
-        // the write for all begins within that time
-        let is_in_time = begun.elapsed() < WRITES_FOR - TOGETHER_WITHIN;
-        let Some(place) = place.filter(|_| is_in_time) else { return Ok(Wrote::Again) };
-        let together = place.add(&self.attacher.plug, vm).await;
-        let Some(written) = together.written else { return Ok(Wrote::Again) };
-        if let Ok(Written::Done(_)) = written {
-            self.attacher.pace.wrote(machine, self.volume.as_str(), Direction::In);
-        }
-        let written = match written {
-            // one of them may be the reason; who is asked to wait, or is not known, is so alone too
-            Err(why)
-                if together.count > 1
-                    && !matches!(why.code, Code::Unauthenticated | Code::ResourceExhausted) =>
-            {
-                return Ok(Wrote::RefusedTogether { version: plug::version(vm) });
-            }
-            written => written?,
-        };
-        match written {
-            Written::Refused { version, .. } if together.count > 1 => Ok(Wrote::RefusedTogether { version }),
-            Written::Done(Some(vm)) => {
-                Ok(Wrote::Added { vm: self.known_machine(*vm).await, how: Added::OnVersion, begun })
-            }
-            Written::Done(None) => match self.read_machine(machine).await? {
-                Some(vm) => Ok(Wrote::Added { vm, how: Added::Blindly, begun }),
-                None => Ok(Wrote::Again),
-            },
-            Written::Refused { version, why } => Ok(Wrote::Refused { version, why }),
-            Written::OtherWay(why) => Ok(Wrote::OtherWay(why)),
-        }
+        Ok(())
     }
 
     /// Waits until the instance has the disk, or the machine does not run. Not so where somebody took it away again. A watch
@@ -504,7 +310,7 @@ impl Session<'_> {
         &self,
         machine: &str,
         vm: Arc<VirtualMachine>,
-        following: &mut Following,
+        course: &mut Course,
         changes: &Changes,
     ) -> Result<Ready, Refusal> {
         loop {
@@ -541,14 +347,17 @@ impl Session<'_> {
                     self.explain("is not in", machine, &progress, vm, vmi, patience).await;
                 }
             }
-            let leaves_at = self.leaves_at(machine, watched.as_deref(), vmi.as_deref()).await;
+            let (watched, vmi) = (watched.as_deref(), vmi.as_deref());
+            let leaves_at = self.leaves_at(machine, watched, vmi, course.stays_until).await;
             if leaves_at.is_some_and(|then| then <= Instant::now()) {
-                self.give_back(machine, watched.as_deref(), vmi.as_deref()).await?;
+                if self.give_back(machine, watched, vmi, course.stays_until).await? == GivenBack::IsHeld {
+                    course.stays_until = Some(Instant::now() + LOOK_AGAIN);
+                }
                 // it has got on, or another call works on it: the watch will show it
                 self.change(changes, None).await;
                 return Ok(Ready::Again);
             }
-            match self.follow(following, watched.as_deref(), vmi.as_deref()).await? {
+            match self.follow(&mut course.following, watched, vmi).await? {
                 Followed::Wait(until) => {
                     let until = until.into_iter().chain(leaves_at).min();
                     self.in_patience(self.change(changes, until)).await?;
@@ -571,29 +380,15 @@ enum Ready {
     },
 }
 
-enum Wrote {
-    /// Decide again.
-    Again,
-    /// Decide again, once; then the answer of the other way counts.
-    OtherWay(Refusal),
-    Wait(Instant),
-    Refused {
-        version: String,
-        why: Refusal,
-    },
-    RefusedTogether {
-        version: String,
-    },
+/// What an attachment does next, when nothing is left to be asked.
+enum Next {
+    /// Decide again from what is read afresh.
+    ReadAfresh,
+    Done,
+    WaitReady,
+    /// Wait for a change, and no longer than until then.
+    Wait(Option<Instant>),
     /// Decide again while no other call is about to write the machine.
     Alone,
-    Added {
-        vm: Arc<VirtualMachine>,
-        how: Added,
-        /// Before the annotation was written.
-        begun: Instant,
-    },
-}
-
-fn describe(usage: &Usage) -> String {
-    format!("{}{}", usage.access, if usage.read_only { ", read-only" } else { "" })
+    Write(Write),
 }

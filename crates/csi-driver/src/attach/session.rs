@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, OnceLock, Weak,
+        Arc, Mutex, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -86,11 +86,6 @@ pub(super) struct Session<'a> {
     /// Since when the call waits for the same, and how long a caller waits with it.
     waits: Mutex<(Instant, Duration)>,
     binds_at_use: OnceCell<bool>,
-    /// When the call began to wait for other disks of the machine: for no longer than [`super::WAITED_FOR`], however many
-    /// come meanwhile.
-    pub(super) waits_for_others_since: OnceLock<Instant>,
-    /// The disk stays in its machine until then: somebody was asked, and said so.
-    pub(super) stays_until: Mutex<Option<Instant>>,
 }
 
 impl<'a> Session<'a> {
@@ -98,19 +93,7 @@ impl<'a> Session<'a> {
         let call = attacher.watches.begin();
         let waits = Mutex::new((Instant::now(), SILENT_FOR));
         let (has_caller, worker, binds_at_use) = (false, None, OnceCell::new());
-        let (waits_for_others_since, stays_until) = (OnceLock::new(), Mutex::default());
-        Self {
-            attacher,
-            call,
-            volume,
-            waits_for,
-            has_caller,
-            worker,
-            waits,
-            binds_at_use,
-            waits_for_others_since,
-            stays_until,
-        }
+        Self { attacher, call, volume, waits_for, has_caller, worker, waits, binds_at_use }
     }
 
     /// The same, by this worker, which others have while the session waits.

@@ -4,9 +4,12 @@
 //! read machine ─► write annotation ─► write machine ─► wait until nothing of it is there ─► remove annotation
 //! ```
 //! The annotation goes only after this process has changed the machine's version: a write that was to add the disk and
-//! is still on its way fails then, and the next machine may have the volume ([`super::publish`]).
+//! is still on its way fails then, and the next machine may have the volume ([`super::publish`]). What is next, [`decide`] says;
+//! here it is done.
 
-use std::sync::Arc;
+mod decide;
+
+use std::{sync::Arc, time::Duration};
 
 use harvester_api::VirtualMachine;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -15,13 +18,14 @@ use tokio::time::{Instant, sleep_until};
 use super::{
     follow::{Followed, Following},
     hotplug::{self, Direction, Disk},
-    ownership::{self, JOINED_FOR, Machine, Operation, Ownership, Recorded, Removal, STALE_AFTER, There},
+    ownership::{Machine, Operation, Ownership, Recorded, STALE_AFTER},
     plug::{self, Written},
     session::{BLOCKED_FOR, Seen, Session, is_later, recorded},
     settle::Settled,
     watches::Changes,
 };
 use crate::refusal::Refusal;
+use decide::{Facts, Step};
 
 impl Session<'_> {
     /// Brings the volume out of all machines that have it.
@@ -53,7 +57,7 @@ impl Session<'_> {
         let changes = self.call.changes_of(machine).with(self.volume.as_str());
         let (mut is_fresh, mut tries, mut has_changed_way) = (false, 0, false);
         let mut refused: Option<(String, Refusal)> = None;
-        let (mut following, mut has_finished) = (Following::default(), false);
+        let (mut following, mut waits_since, mut has_finished) = (Following::default(), None, false);
         loop {
             let turn = self.attacher.turns.alone(machine).await;
             let seen = self.see(machine, is_fresh).await?;
@@ -78,7 +82,7 @@ impl Session<'_> {
                 return Err(why);
             }
             is_fresh = true;
-            match self.remove(machine, &seen, &mut own).await? {
+            match self.remove(machine, &seen, &mut own, &mut waits_since).await? {
                 Removed::Done => return Ok(()),
                 Removed::Again => tries = self.again(tries, machine)?,
                 Removed::Refused { version, why } => {
@@ -116,122 +120,93 @@ impl Session<'_> {
         }
     }
 
-    async fn remove(&self, machine: &str, seen: &Seen, own: &mut Own) -> Result<Removed, Refusal> {
+    /// Decides, and does it.
+    async fn remove(
+        &self,
+        machine: &str,
+        seen: &Seen,
+        own: &mut Own,
+        waits_since: &mut Option<Instant>,
+    ) -> Result<Removed, Refusal> {
+        let unchanged_for = match &seen.claim {
+            Some(claim) => self.attacher.ages.unchanged_for(claim),
+            None => Duration::ZERO,
+        };
         let volume = self.volume.as_str();
-        let disk = hotplug::disk(seen.vm.as_deref(), seen.vmi.as_deref(), volume);
-        if let Disk::Fixed(name) = &disk {
-            if !seen.is_fresh {
-                return Ok(Removed::Again);
-            }
-            return Err(Refusal::precondition(format!(
+        let step = decide::decide(&Facts { volume, machine, seen, unchanged_for, own });
+        let host = &self.attacher.host;
+        match (step, &seen.claim) {
+            (Step::Done, _) => Ok(Removed::Done),
+            (Step::Fixed(name), _) => Err(Refusal::precondition(format!(
                 "{} has the volume as {name:?}, which this driver did not add: remove it from the machine by hand",
-                self.attacher.host.machine_name(machine)
-            )));
-        }
-        let Some(claim) = &seen.claim else {
-            // nobody can attach a volume that is gone, so its disk needs no annotation to leave
-            return match &disk {
-                _ if !seen.is_fresh => Ok(Removed::Again),
-                Disk::Absent => Ok(Removed::Done),
-                _ => self.unplug(seen, &disk).await,
-            };
-        };
-        let there = match (&disk, &seen.vm) {
-            (Disk::Absent, None) => There::NoMachine,
-            (Disk::Absent, Some(_)) => There::NoVolume,
-            _ => There::Volume,
-        };
-        let mut recorded = seen.recorded();
-        let unchanged_for = self.attacher.ages.unchanged_for(claim);
-        if recorded == Recorded::Unreadable && unchanged_for >= STALE_AFTER {
-            recorded = Recorded::Nothing;
-        }
-        let former = match &recorded {
-            Recorded::Ownership(ownership) => Some(ownership),
-            _ => None,
-        };
-        // a machine that is gone is known by the annotation alone
-        let is_gone = seen.vm.is_none();
-        let uid = seen.vm.as_ref().and_then(|vm| vm.metadata.uid.clone());
-        let uid = uid.or_else(|| former.filter(|it| it.vm == machine).map(|it| it.vm_uid.clone()));
-        let this = Machine { name: machine.to_owned(), uid: uid.unwrap_or_default() };
-        let is_ours = former.is_some_and(|ownership| ownership.is_for(&this));
-        // what this process wrote counts for its own annotation alone
-        let is_own = former.is_some_and(|ownership| Some(&ownership.holder) == own.holder.as_ref());
-        let is_settled = own.is_settled && is_own;
-        match ownership::detach(&this, &recorded, there) {
-            Removal::Done if seen.is_fresh => Ok(Removed::Done),
-            Removal::Done | Removal::ReadMachine => Ok(Removed::Again),
-            Removal::Wait => {
+                host.machine_name(machine)
+            ))),
+            (Step::Unplug, _) => self.unplug(seen).await,
+            (Step::Leaving, _) => Ok(Removed::Leaving(seen.vm.clone())),
+            (Step::WaitUnknown(rest), _) => {
                 self.wait_for(format!(
                     "annotation {} of {} has a text that this driver does not know",
                     harvester_api::annotations::CSI_ATTACH,
-                    self.attacher.host.claim_name(self.volume)
+                    host.claim_name(self.volume)
                 ));
-                Ok(Removed::At(Instant::now() + STALE_AFTER.saturating_sub(unchanged_for)))
+                Ok(Removed::At(Instant::now() + rest))
             }
-            // the annotation is another machine's
-            Removal::Join if !is_ours => self.unplug(seen, &disk).await,
-            Removal::Join if disk == Disk::Absent && (is_settled || is_gone) => {
-                // the watch of the instance may be late by a whole stay of the volume
-                if !seen.is_fresh && (is_gone || !own.has_left) {
-                    return Ok(Removed::Again);
-                }
-                self.forget(machine, claim, former).await
-            }
-            Removal::Forget if !seen.is_fresh => Ok(Removed::Again),
-            Removal::Forget => self.forget(machine, claim, former).await,
-            Removal::Join if is_settled && matches!(disk, Disk::Removing(_)) => {
-                Ok(Removed::Leaving(seen.vm.clone()))
-            }
-            Removal::Join if !is_own && unchanged_for < JOINED_FOR => {
+            (Step::WaitOther(rest), _) => {
                 self.wait_for(format!(
                     "another detachment of volume {volume} from {} is under way",
-                    self.attacher.host.machine_name(machine)
+                    host.machine_name(machine)
                 ));
-                Ok(Removed::At(Instant::now() + JOINED_FOR.saturating_sub(unchanged_for)))
+                Ok(Removed::At(Instant::now() + rest))
             }
-            Removal::Join | Removal::Annotate => {
+            (Step::Forget, Some(claim)) => self.forget(machine, claim).await,
+            (Step::Write(this), Some(claim)) => {
                 let (vm, vmi) = (seen.vm.as_deref(), seen.vmi.as_deref());
+                let disk = hotplug::disk(vm, vmi, volume);
                 if !matches!(disk, Disk::Absent | Disk::Removing(_))
-                    && let Some(then) = self.waits_for_others(machine, vm, vmi)
+                    && let Some(then) = self.waits_for_others(machine, vm, vmi, waits_since)
                 {
                     return Ok(Removed::Later(then));
                 }
-                let from = former.and_then(|ownership| ownership.from.clone());
-                let ours = Ownership { from, ..Ownership::new(this, Operation::Detach) };
-                let Some(claim) = self.annotate(claim, Some(ours)).await? else {
-                    return Ok(Removed::Again);
-                };
-                *own = Own { holder: holder(&claim), is_settled: false, ..*own };
-                match (&seen.vm, &disk) {
-                    (None, Disk::Absent) => Ok(Removed::Again),
-                    (None, _) => Ok(Removed::Leaving(None)),
-                    (Some(vm), Disk::Absent | Disk::Removing(_)) => {
-                        match self.attacher.plug.fence(vm, &self.attacher.next_holder()).await? {
-                            Written::Done(Some(vm)) => {
-                                Ok(Removed::Leaving(Some(self.known_machine(*vm).await)))
-                            }
-                            Written::Refused { version, why } => Ok(Removed::Refused { version, why }),
-                            // what may be on its way to the machine has time to arrive
-                            Written::Done(None) | Written::OtherWay(_) => Ok(self.arrives(&claim, machine)),
-                        }
-                    }
-                    _ => self.unplug(seen, &disk).await,
+                self.write_detach(this, claim, seen, &disk, own).await
+            }
+            (Step::ReadAfresh | Step::Forget | Step::Write(_), _) => Ok(Removed::Again),
+        }
+    }
+
+    /// The annotation, then the machine.
+    async fn write_detach(
+        &self,
+        this: Machine,
+        claim: &PersistentVolumeClaim,
+        seen: &Seen,
+        disk: &Disk,
+        own: &mut Own,
+    ) -> Result<Removed, Refusal> {
+        let machine = this.name.clone();
+        let ours = Ownership { from: former(claim), ..Ownership::new(this, Operation::Detach) };
+        let Some(claim) = self.annotate(claim, Some(ours)).await? else {
+            return Ok(Removed::Again);
+        };
+        *own = Own { holder: holder(&claim), is_settled: false, ..*own };
+        match (&seen.vm, disk) {
+            (None, Disk::Absent) => Ok(Removed::Again),
+            (None, _) => Ok(Removed::Leaving(None)),
+            (Some(vm), Disk::Absent | Disk::Removing(_)) => {
+                match self.attacher.plug.fence(vm, &self.attacher.next_holder()).await? {
+                    Written::Done(Some(vm)) => Ok(Removed::Leaving(Some(self.known_machine(*vm).await))),
+                    Written::Refused { version, why } => Ok(Removed::Refused { version, why }),
+                    // what may be on its way to the machine has time to arrive
+                    Written::Done(None) | Written::OtherWay(_) => Ok(self.arrives(&claim, &machine)),
                 }
             }
+            _ => self.unplug(seen).await,
         }
     }
 
     /// Removes the annotation, once no write that it speaks of can bring the volume into another machine.
-    async fn forget(
-        &self,
-        machine: &str,
-        claim: &PersistentVolumeClaim,
-        recorded: Option<&Ownership>,
-    ) -> Result<Removed, Refusal> {
-        if let Some(from) = recorded.and_then(|ownership| ownership.from.as_deref()) {
-            match self.settle(from, machine, claim).await? {
+    async fn forget(&self, machine: &str, claim: &PersistentVolumeClaim) -> Result<Removed, Refusal> {
+        if let Some(from) = former(claim) {
+            match self.settle(&from, machine, claim).await? {
                 Settled::Yes => {}
                 Settled::Again => return Ok(Removed::Again),
                 Settled::At(then) => return Ok(Removed::At(then)),
@@ -261,8 +236,9 @@ impl Session<'_> {
         Removed::Arrives(Instant::now() + STALE_AFTER.saturating_sub(unchanged_for))
     }
 
-    async fn unplug(&self, seen: &Seen, disk: &Disk) -> Result<Removed, Refusal> {
+    async fn unplug(&self, seen: &Seen) -> Result<Removed, Refusal> {
         let Some(vm) = &seen.vm else { return Ok(Removed::Leaving(None)) };
+        let disk = hotplug::disk(Some(vm), seen.vmi.as_deref(), self.volume.as_str());
         if matches!(disk, Disk::Absent | Disk::Removing(_)) {
             return Ok(Removed::Leaving(Some(vm.clone())));
         }
@@ -343,6 +319,14 @@ impl Own {
     /// The annotation is written, and after it the template, which has the disk no more.
     pub(super) fn written(claim: &PersistentVolumeClaim) -> Self {
         Self { holder: holder(claim), is_settled: true, has_left: false }
+    }
+}
+
+/// The machine to which a write of before may be on its way.
+fn former(claim: &PersistentVolumeClaim) -> Option<String> {
+    match recorded(claim) {
+        Recorded::Ownership(ownership) => ownership.from,
+        _ => None,
     }
 }
 

@@ -16,7 +16,7 @@ pub mod dry_run;
 mod families;
 mod give_back;
 mod pace;
-mod refusals;
+mod refused_writes;
 mod requested;
 mod see;
 mod sources;
@@ -60,7 +60,7 @@ use decide::{Plan, Release, Seen, Step};
 pub(crate) use families::may_have_two;
 use give_back::{Answers, Next};
 pub(crate) use pace::{SlicePace, StatusPace};
-pub(crate) use refusals::Refusals;
+pub(crate) use refused_writes::RefusedWrites;
 
 /// Rounds of see, decide, act in one reconcile: more than any way from one settled state to another takes.
 const ROUNDS: usize = 8;
@@ -129,7 +129,7 @@ pub(crate) struct Controller {
     pub(crate) pool_choice: PoolChoice,
     pub(crate) status_pace: StatusPace,
     pub(crate) slice_pace: SlicePace,
-    pub(crate) refusals: Refusals,
+    pub(crate) refused_writes: RefusedWrites,
     pub(crate) metrics: Metrics,
 }
 
@@ -271,12 +271,15 @@ impl Controller {
             }
             self.status_pace.forget(key);
             self.slice_pace.forget(key);
-            self.refusals.forget(key);
+            self.refused_writes.forget(key);
         }
         self.note_orphan(seen, orphaned || learned.held_by_stranger);
-        let refused =
-            learned.refused_writes.iter().filter_map(|write| self.refusals.again(key, write.kind)).min();
-        let again = again.into_iter().chain(self.refusals.stranger_again(key)).min();
+        let refused = learned
+            .refused_writes
+            .iter()
+            .filter_map(|write| self.refused_writes.again(key, write.kind))
+            .min();
+        let again = again.into_iter().chain(self.refused_writes.stranger_again(key)).min();
         let again = next_look(again, unwatched || learned.unwatched, refused);
         Ok(Some(again.map_or(Action::AwaitChange, Action::RequeueAfter)))
     }
@@ -362,20 +365,20 @@ impl Controller {
     ) -> Result<Acted, write::Error> {
         let (key, lb) = (&seen.key, seen.object.as_deref());
         let (Write::Create(json) | Write::Replace(json)) = write else { return Ok(Acted::Done) };
-        if let Some(why) = self.refusals.standing(key, kind, json, lb) {
+        if let Some(why) = self.refused_writes.standing(key, kind, json, lb) {
             learned.note_refused_write(kind, why);
             return Ok(Acted::Changed);
         }
         match write::carry_out(&self.client, cache, key, write).await? {
             Written::Done => {
-                self.refusals.stored(key, kind);
+                self.refused_writes.stored(key, kind);
                 Ok(Acted::Done)
             }
             Written::Stale => Ok(Acted::Changed),
             Written::Refused { why, for_good } => {
                 // one that ends has no condition that anybody reads
                 tracing::warn!(load_balancer = %key, kind, "the server refused the write: {why}");
-                self.refusals.note(key, kind, json, lb, &why, for_good);
+                self.refused_writes.note(key, kind, json, lb, &why, for_good);
                 learned.note_refused_write(kind, why);
                 Ok(Acted::Changed)
             }

@@ -179,7 +179,7 @@ pub(crate) struct RefusedWrite {
 
 /// The writes, the targets to probe, and the status to show.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct DatapathPlan {
     pub(crate) slice: Write,
     pub(crate) service: Write,
     pub(crate) probes: BTreeMap<BackendId, Target>,
@@ -192,7 +192,7 @@ pub(crate) struct Plan {
 }
 
 /// Decides how `seen.lb` is served.
-pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
+pub(crate) fn decide(seen: &Seen<'_>) -> DatapathPlan {
     let Seen { lb, address, service, slice, backends, refused, backend_due_in, dummy, now: _ } = *seen;
     let owner = Owner::of(lb);
     let selected = &backends.selected;
@@ -200,7 +200,7 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
     let obstacle = obstacle(&owner, service, slice)
         .or_else(|| slice.and_then(|slice| of_other_family(&owner.key, slice, family)));
     if let Some(obstacle) = obstacle {
-        return Plan {
+        return DatapathPlan {
             slice: Write::Nothing,
             service: Write::Nothing,
             probes: BTreeMap::new(),
@@ -235,7 +235,7 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
         refusal.or_else(|| too_many(listeners.len()).filter(|_| listeners.len() > ports(service)))
     {
         let still = still_served(&owner, service, slice, refusal);
-        return Plan {
+        return DatapathPlan {
             slice: Write::Nothing,
             service: Write::Nothing,
             probes,
@@ -244,7 +244,7 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
             unwatched: refused.is_some(),
         };
     }
-    Plan {
+    DatapathPlan {
         slice: slice::write(slice, &owner, listeners, &ready, slice::dummy(family, dummy)),
         service: service::write(service, &owner, listeners, address, ranges.as_ref()),
         probes,
@@ -255,10 +255,10 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
 }
 
 /// No traffic reaches a backend. The Service stays as it is.
-fn without_backends(seen: &Seen<'_>, owner: &Owner, waiting: Explanation) -> Plan {
+fn without_backends(seen: &Seen<'_>, owner: &Owner, waiting: Explanation) -> DatapathPlan {
     let Seen { lb, service, slice, dummy, .. } = *seen;
     let dummy = slice::dummy(seen.family(), dummy);
-    Plan {
+    DatapathPlan {
         slice: match slice {
             Some(_) => slice::write(slice, owner, &lb.spec.listeners, &[], dummy),
             None => Write::Nothing,

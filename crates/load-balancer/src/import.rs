@@ -25,7 +25,7 @@ use serde_json::Value;
 use crate::pool::{Failure, Order, Writers};
 use edits::Entries;
 use in_use::InUse;
-use plan::{Plan, Remembered, Seen};
+use plan::{ImportPlan, Remembered, Seen};
 
 /// A failure after which the queue tries again.
 #[derive(Debug, thiserror::Error)]
@@ -79,8 +79,8 @@ impl Import {
         Ok(Seen { data: source.data.clone().unwrap_or_default(), in_use, unread, shown, pools })
     }
 
-    async fn act(&self, source: &RawObject<ConfigMap>, plan: Plan) -> Result<Action, Error> {
-        let Plan { create, remember, mut faults } = plan;
+    async fn act(&self, source: &RawObject<ConfigMap>, plan: ImportPlan) -> Result<Action, Error> {
+        let ImportPlan { create, remember, mut faults } = plan;
         // a pool that cannot be written keeps nothing from the others
         let mut failed = None;
         for pool in create {

@@ -27,7 +27,7 @@ use tokio::{net::TcpListener, sync::watch};
 use crate::{
     Config,
     caches::Caches,
-    controller::{self, Controller, Refusals, SlicePace, StatusPace},
+    controller::{self, Controller, RefusedWrites, SlicePace, StatusPace},
     host_datapath::{
         HostDatapath,
         host_addresses::{self, HostAddresses},
@@ -240,7 +240,7 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
         pool_choice,
         status_pace: StatusPace::default(),
         slice_pace: SlicePace::default(),
-        refusals: Refusals::default(),
+        refused_writes: RefusedWrites::default(),
         metrics: queues.metrics.clone(),
         caches: caches.clone(),
     };

@@ -36,7 +36,7 @@ impl Controller {
         let (outranked, recorded): (Vec<_>, Vec<_>) =
             self.index.recorded_for(key).into_iter().partition(is_outranked);
         let failed = |source| Error::Datapath { step: "look".to_owned(), key: key.clone(), source };
-        let (cached, stranger) = (caches.services.get(key), self.refusals.stranger(key));
+        let (cached, stranger) = (caches.services.get(key), self.refused_writes.stranger(key));
         let before = sources::Cached {
             workload,
             address: match &object {
@@ -142,7 +142,7 @@ impl Controller {
             lb.is_some_and(|lb| Owner::of(lb).ownership(&service.metadata) == Ownership::Foreign)
         };
         let stranger = found.filter(is_foreign).map(|service| Arc::new(trimmed(service)));
-        self.refusals.note_stranger(key, stranger);
+        self.refused_writes.note_stranger(key, stranger);
     }
 
     /// Learns who made the records that name the object, which has the name of a VM. What its status shows is its own: the

@@ -38,20 +38,20 @@ struct Shared {
     nodes: OnceLock<Cache<Node>>,
     api_servers: Cache<EndpointSlice>,
     services: Cache<Service>,
-    known: Mutex<Known>,
+    known: Mutex<Addresses>,
     listeners: Mutex<Vec<Listener>>,
 }
 
 type Listener = Arc<dyn Fn(&[IpAddr]) + Send + Sync>;
 
 impl Shared {
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, Addresses> {
         self.known.lock().expect("no panic while the addresses are locked")
     }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Known {
+struct Addresses {
     nodes: BTreeSet<IpAddr>,
     services: BTreeSet<IpAddr>,
 }
@@ -189,7 +189,7 @@ impl HostAddresses {
         // locked before it looks: of two looks at once the later one stays
         let mut held = shared.known();
         let nodes = shared.nodes.get().filter(|_| shared.capabilities.allows(&LIST_NODES));
-        let known = Known {
+        let known = Addresses {
             nodes: match nodes {
                 Some(nodes) => nodes.list().iter().flat_map(|node| of_node(node)).collect(),
                 None => shared.api_servers.list().iter().flat_map(|slice| of_slice(slice)).collect(),

@@ -44,7 +44,7 @@ pub(super) struct Seen {
 
 /// The objects to create, the addresses to remember, and a report.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct ImportPlan {
     pub(super) create: Vec<IPPool>,
     pub(super) remember: Vec<Remembered>,
     /// The entries that cannot be imported, one line each.
@@ -60,12 +60,14 @@ pub(super) struct Remembered {
 }
 
 /// Decides. A pool that is there already stays as it is, and only learns which addresses were in use.
-pub(super) fn decide(seen: &Seen) -> Plan {
+pub(super) fn decide(seen: &Seen) -> ImportPlan {
     let Seen { data, in_use, unread, shown, pools } = seen;
     let holders = Holders::new(in_use, shown);
     let legacy = Legacy::read(data, |pool, address| holders.showing(pool, address).is_some());
-    let mut plan =
-        Plan { faults: legacy.faults.iter().map(ToString::to_string).collect(), ..Plan::default() };
+    let mut plan = ImportPlan {
+        faults: legacy.faults.iter().map(ToString::to_string).collect(),
+        ..ImportPlan::default()
+    };
     let mut records: BTreeMap<&str, (Ranges, Record)> = BTreeMap::new();
     for (name, specs) in &legacy.pools {
         match Ranges::parse(specs) {
@@ -282,7 +284,7 @@ mod tests {
         entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
-    fn decided(entries: &[(&str, &str)], in_use: &[InUse]) -> Plan {
+    fn decided(entries: &[(&str, &str)], in_use: &[InUse]) -> ImportPlan {
         decide(&Seen { data: data(entries), in_use: in_use.to_vec(), ..Seen::default() })
     }
 
@@ -297,7 +299,7 @@ mod tests {
         services(namespace, &value.to_string()).unwrap()
     }
 
-    fn history<'a>(plan: &'a Plan, pool: &str) -> Vec<(&'a str, &'a str)> {
+    fn history<'a>(plan: &'a ImportPlan, pool: &str) -> Vec<(&'a str, &'a str)> {
         let pool = plan.create.iter().find(|candidate| candidate.name_any() == pool).unwrap();
         let history = &pool.status.as_ref().unwrap().allocated_history;
         history.iter().map(|(address, holder)| (address.as_str(), holder.as_str())).collect()

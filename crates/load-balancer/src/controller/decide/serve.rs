@@ -52,7 +52,7 @@ pub(super) fn serve(
         dummy: seen.dummy_endpoint,
         now: &seen.now,
     };
-    let host_datapath::Plan { slice, service, probes, mut served, returns_in, unwatched } =
+    let host_datapath::DatapathPlan { slice, service, probes, mut served, returns_in, unwatched } =
         host_datapath::decide(&view);
     // the VMs were seen at addresses of the former family: with the new address stored they are seen anew
     let is_seen_otherwise =

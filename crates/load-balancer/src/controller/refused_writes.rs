@@ -30,7 +30,7 @@ struct Refusal {
 
 /// What stands in the way of writes.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals {
+pub(crate) struct RefusedWrites {
     /// By object and kind of the refused write.
     writes: Mutex<HashMap<ObjectKey, HashMap<&'static str, Refusal>>>,
     strangers: Mutex<HashMap<ObjectKey, Stranger>>,
@@ -43,7 +43,7 @@ struct Stranger {
     read: Instant,
 }
 
-impl Refusals {
+impl RefusedWrites {
     /// The server's words, while it is too early to send the write again.
     pub(crate) fn standing(
         &self,
@@ -162,58 +162,58 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_same_write_waits_twice_as_long_after_each_refusal_and_another_one_not_at_all() {
-        let (refusals, key) = (Refusals::default(), ObjectKey::new("shop", "web"));
+        let (refused, key) = (RefusedWrites::default(), ObjectKey::new("shop", "web"));
         let write = json!({"metadata": {"name": "web"}, "spec": {"type": "LoadBalancer"}});
         let mut waits = Vec::new();
         for version in ["1", "2", "3", "4", "5", "6"] {
             let lb = lb("A_B", version);
-            assert_eq!(refusals.standing(&key, "Service", &write, Some(&lb)), None);
-            refusals.note(&key, "Service", &write, Some(&lb), "bad name", true);
-            assert_eq!(refusals.standing(&key, "Service", &write, Some(&lb)).as_deref(), Some("bad name"));
-            let wait = refusals.again(&key, "Service").unwrap();
+            assert_eq!(refused.standing(&key, "Service", &write, Some(&lb)), None);
+            refused.note(&key, "Service", &write, Some(&lb), "bad name", true);
+            assert_eq!(refused.standing(&key, "Service", &write, Some(&lb)).as_deref(), Some("bad name"));
+            let wait = refused.again(&key, "Service").unwrap();
             waits.push(wait.as_secs());
             tokio::time::advance(wait).await;
         }
         assert_eq!(waits, [60, 120, 240, 480, 600, 600]);
 
         let old = lb("A_B", "7");
-        refusals.note(&key, "Service", &write, Some(&old), "bad name", true);
-        assert_eq!(refusals.standing(&key, "Service", &write, Some(&lb("http", "8"))), None, "an event");
-        assert_eq!(refusals.standing(&key, "Service", &json!({}), Some(&old)), None, "another write");
-        assert_eq!(refusals.standing(&key, "EndpointSlice", &write, Some(&old)), None);
-        refusals.stored(&key, "Service");
-        assert!(refusals.all().is_empty());
+        refused.note(&key, "Service", &write, Some(&old), "bad name", true);
+        assert_eq!(refused.standing(&key, "Service", &write, Some(&lb("http", "8"))), None, "an event");
+        assert_eq!(refused.standing(&key, "Service", &json!({}), Some(&old)), None, "another write");
+        assert_eq!(refused.standing(&key, "EndpointSlice", &write, Some(&old)), None);
+        refused.stored(&key, "Service");
+        assert!(refused.all().is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_right_or_a_quota_is_tried_again_every_minute_whatever_else_was_refused() {
-        let (refusals, key) = (Refusals::default(), ObjectKey::new("shop", "web"));
+        let (refused, key) = (RefusedWrites::default(), ObjectKey::new("shop", "web"));
         let (service, slice) = (json!({"kind": "Service"}), json!({"kind": "EndpointSlice"}));
-        refusals.note(&key, "EndpointSlice", &slice, None, "bad port", true);
+        refused.note(&key, "EndpointSlice", &slice, None, "bad port", true);
         for _ in 0..5 {
-            refusals.note(&key, "Service", &service, None, "exceeded quota", false);
-            assert_eq!(refusals.again(&key, "Service"), Some(UNWATCHED_AGAIN));
+            refused.note(&key, "Service", &service, None, "exceeded quota", false);
+            assert_eq!(refused.again(&key, "Service"), Some(UNWATCHED_AGAIN));
             tokio::time::sleep(UNWATCHED_AGAIN).await;
         }
         // a refusal that is over and that nobody has repeated makes nobody look at once, again and again
-        refusals.note(&key, "Service", &service, None, "exceeded quota", false);
-        assert_eq!(refusals.again(&key, "EndpointSlice"), Some(Duration::ZERO));
-        assert_eq!(refusals.again(&key, "Service"), Some(UNWATCHED_AGAIN));
+        refused.note(&key, "Service", &service, None, "exceeded quota", false);
+        assert_eq!(refused.again(&key, "EndpointSlice"), Some(Duration::ZERO));
+        assert_eq!(refused.again(&key, "Service"), Some(UNWATCHED_AGAIN));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_strangers_service_is_read_again_a_minute_after_it_was_read_however_often_the_object_is_looked_at()
      {
-        let (refusals, key) = (Refusals::default(), ObjectKey::new("shop", "web"));
-        assert_eq!(refusals.stranger_again(&key), None);
+        let (refused, key) = (RefusedWrites::default(), ObjectKey::new("shop", "web"));
+        assert_eq!(refused.stranger_again(&key), None);
         let service = RawObject::from_json(json!({"metadata": {"name": "web"}})).unwrap();
-        refusals.note_stranger(&key, Some(Arc::new(service)));
+        refused.note_stranger(&key, Some(Arc::new(service)));
         for left in [60, 20] {
-            assert!(refusals.stranger(&key).is_some());
-            assert_eq!(refusals.stranger_again(&key), Some(Duration::from_secs(left)));
+            assert!(refused.stranger(&key).is_some());
+            assert_eq!(refused.stranger_again(&key), Some(Duration::from_secs(left)));
             tokio::time::advance(Duration::from_secs(left.min(40))).await;
         }
-        assert!(refusals.stranger(&key).is_none());
-        assert_eq!(refusals.stranger_again(&key), None, "it was read, and is nobody's");
+        assert!(refused.stranger(&key).is_none());
+        assert_eq!(refused.stranger_again(&key), None, "it was read, and is nobody's");
     }
 }

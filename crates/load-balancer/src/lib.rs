@@ -36,6 +36,7 @@ mod pool;
 mod record_gc;
 mod refusal;
 mod reuse;
+mod rights;
 mod run;
 mod status_reverted;
 mod steps;

@@ -17,7 +17,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client, client::Body, runtime::watcher};
 use program::{
     Clock, TaskGroup,
-    capabilities::{Capabilities, Wanted},
+    capabilities::{Capabilities, RightsMissing, Wanted},
     health::{Check, Health},
     http, serving,
 };
@@ -28,15 +28,11 @@ use crate::{
     Config,
     caches::Caches,
     controller::{self, Controller, RefusedWrites, SlicePace, StatusPace},
-    host_datapath::{
-        HostDatapath,
-        host_addresses::{self, HostAddresses},
-        vips::Vips,
-    },
+    host_datapath::{HostDatapath, host_addresses::HostAddresses, vips::Vips},
     import::{self, Import},
     pool::{Orders, Orphans, PoolIndex, PoolWaiters, Writers, controller::PoolController},
     record_gc::RecordGc,
-    stored_versions,
+    rights, stored_versions,
     vms::{self, VmWatch},
     wiring::{Queues, Wiring},
 };
@@ -99,8 +95,10 @@ pub async fn run(
     if let Some(listener) = metrics {
         serving::http_on(&tasks, listener, http::router(health.clone(), registry.clone()));
     }
+    let times: Option<ElectionTimes> = times.into();
+    let needs = rights::needs(times.is_some());
     let wanted = Wanted {
-        rights: vec![controller::DELETE_SERVICES, host_addresses::LIST_NODES],
+        rights: needs.rights(),
         fields: vec![
             controller::BACKENDS_FIELD,
             controller::SECOND_ADDRESS_FIELD,
@@ -108,11 +106,14 @@ pub async fn run(
         ],
     };
     let capabilities = Capabilities::start(&tasks, client.clone(), wanted);
+    let missing = RightsMissing::default();
+    missing.register(&mut registry.lock().expect("no panic while registering metrics"), rights::METRIC);
+    capabilities.tell_missing(needs, missing, |line| tracing::warn!("{line}"));
     // a candidate has nothing to list
     let lists = health.readiness("lists");
     lists.pass();
     let inner = tasks.child();
-    let Some(ElectionTimes { lease, renew_deadline, retry_period }) = times.into() else {
+    let Some(ElectionTimes { lease, renew_deadline, retry_period }) = times else {
         let parts = Start { client, clock, dial, seed, config, capabilities, lists, registry: &registry };
         if tasks.stop.run_until_cancelled(Box::pin(start(parts, &inner))).await.is_some() {
             tasks.stop.cancelled().await;
@@ -180,7 +181,14 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
         watcher::Config::default().fields(&format!("metadata.name={}", names::KUBEVIP_CONFIG_MAP));
     let config_maps: Cache<RawObject<ConfigMap>> =
         Cache::start(tasks, Api::namespaced(client.clone(), names::KUBE_SYSTEM), import_map);
-    tokio::join!(caches.ready(), config_maps.ready(), capabilities.known());
+    // whoever may not list ConfigMaps imports none, and gives addresses
+    let to_import = async {
+        capabilities.known().await;
+        if capabilities.allows(&rights::LIST_CONFIG_MAPS) {
+            config_maps.ready().await;
+        }
+    };
+    tokio::join!(caches.ready(), to_import);
 
     let queues = Queues::default();
     queues.metrics.leading.set(1);

@@ -137,6 +137,7 @@ impl Wiring<'_> {
         let imports = queues.imports.clone();
         config_maps.on_change(move |change| imports.add(change.key.clone()));
         self.connect_capabilities();
+        vms::finalizers::look_again(self.capabilities, caches, queues);
     }
 
     fn connect_pools(&self, waker: &PoolNews) {
@@ -245,13 +246,13 @@ fn left_pools(change: &Change<RawObject<LoadBalancer>>) -> BTreeSet<String> {
 mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
-    use program::{Clock, TaskGroup};
+    use program::{Clock, TaskGroup, capabilities::RightsMissing};
     use prometheus_client::encoding::text::encode;
     use rstest::rstest;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{caches::no_server, metrics::Repair, pool::WaitingFor};
+    use crate::{caches::no_server, metrics::Repair, pool::WaitingFor, rights};
 
     fn pool(allocated: &Value, available: i64) -> Arc<RawObject<IPPool>> {
         let object = json!({"metadata": {"name": "edge", "finalizers": [finalizers::IP_POOL]}, "spec": {"ranges": []},
@@ -292,6 +293,9 @@ mod tests {
     async fn every_metric_is_documented_and_every_documented_metric_is_there() {
         let (queues, mut registry) = (Queues::default(), Registry::with_prefix("harvester_load_balancer"));
         queues.register(&mut registry);
+        let missing = RightsMissing::default();
+        missing.register(&mut registry, rights::METRIC);
+        missing.set("harvester", &rights::LIST_CONFIG_MAPS, true);
         let (came, claimed) = (pool(&json!({}), 9), pool(&json!({"10.0.0.1": "shop/web"}), 8));
         for told in [change(None, Some(came.clone())), change(Some(came), Some(claimed))] {
             queues.metrics.pool_changed(&told, &RecordChange::of(&told), || told.new.clone());

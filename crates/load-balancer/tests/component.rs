@@ -8,6 +8,7 @@ mod component {
     mod dual;
     mod faults;
     mod fixtures;
+    mod grants;
     mod host_datapath;
     mod import;
     mod lab;

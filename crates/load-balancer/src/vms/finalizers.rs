@@ -6,9 +6,10 @@
 use controller_kit::{Action, Cache, ObjectKey, RawObject, replace};
 use harvester_api::{VirtualMachine, VirtualMachineInstance, finalizers};
 use kube::{Api, Client, Resource, ResourceExt};
+use program::capabilities::Capabilities;
 use serde::de::DeserializeOwned;
 
-use crate::condition;
+use crate::{caches::Caches, condition, wiring::Queues};
 
 /// A failure after which the queue tries again.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +52,16 @@ pub(crate) async fn reconcile_vmi(
         stripped.map_err(|source| Error { kind: "VirtualMachineInstance", object: key, source })?;
     }
     Ok(Action::AwaitChange)
+}
+
+/// A finalizer that was left for want of a right is looked at again when a right changes.
+pub(crate) fn look_again(capabilities: &Capabilities, caches: &Caches, queues: &Queues) {
+    let (vms, into_vms) = (caches.vms.clone(), queues.vms.clone());
+    let (vmis, into_vmis) = (caches.vmis.clone(), queues.vmis.clone());
+    capabilities.on_change(move || {
+        vms.list().iter().filter(|vm| marked_vm(vm)).for_each(|vm| into_vms.add(ObjectKey::of(&**vm)));
+        vmis.list().iter().filter(|vmi| marked_vmi(vmi)).for_each(|vmi| into_vmis.add(ObjectKey::of(&**vmi)));
+    });
 }
 
 /// Whether a VM carries the Go program's finalizer.

@@ -260,7 +260,11 @@ fn check(
     let status = balancer.status.clone().unwrap_or_default();
     let annotation = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS).map(String::as_str);
     let ingress = ingress(service);
-    let given = in_order(service, pool_addresses(balancer));
+    let mut given = in_order(service, pool_addresses(balancer));
+    // of two that it requires the Service is handed none while one is missing, unless it had that one before
+    if options.families == Families::Required && !leased && given.len() < 2 && annotation.is_none() {
+        given.clear();
+    }
     if let Some(pool) = given_by(balancer) {
         let is_v4 = pool_address(balancer).is_some_and(|address| !address.contains(':'));
         let expected = match options.source {
@@ -289,7 +293,8 @@ fn check(
         assert!(!addresses.is_empty(), "Service {name} has no lease, {options:?}");
     }
     // of two the one in the fields for the first
-    let first = pool_address(balancer).or_else(|| addresses.first().cloned());
+    let first =
+        pool_address(balancer).filter(|_| !addresses.is_empty()).or_else(|| addresses.first().cloned());
     assert_eq!(status.address, first.unwrap_or_default(), "LoadBalancer of {name}, {options:?}");
     let addresses: Vec<IpAddr> = addresses.iter().map(|it| it.parse().expect("an address")).collect();
     if addresses.is_empty() {

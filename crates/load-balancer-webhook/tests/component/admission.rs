@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use harvester_api::IPPool;
 use ip_pools::managers;
-use load_balancer_webhook::{Address, Metrics, prepare};
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use load_balancer_webhook::{Address, Metrics, prepare};
 use program::{Clock, TaskGroup};
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use serde_json::json;

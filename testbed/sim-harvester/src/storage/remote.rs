@@ -359,11 +359,11 @@ mod tests {
 
     const NOW: &str = "2026-11-21T12:00:02Z";
 
-    fn object<K: serde::de::DeserializeOwned>(more: Value) -> K {
+    fn object<K: serde::de::DeserializeOwned>(more: &Value) -> K {
         let mut json = json!({"apiVersion": "harvesterhci.io/v1beta1", "kind": "x",
             "metadata": {"name": "copy", "namespace": "shop", "uid": "u"},
             "spec": {"type": "lh", "source": "a", "from": "shop/copy"}});
-        json_patch::merge(&mut json, &more);
+        json_patch::merge(&mut json, more);
         serde_json::from_value(json).unwrap()
     }
 
@@ -407,7 +407,7 @@ mod tests {
         #[case] expected: &str,
     ) {
         let (source, snapshot) = (has_source.then(|| claim("Bound")), ready.map(snapshot));
-        let step = of_backup(&object(more), source.as_ref(), snapshot.as_ref(), NOW);
+        let step = of_backup(&object(&more), source.as_ref(), snapshot.as_ref(), NOW);
         assert_eq!(told(step), expected);
     }
 
@@ -436,18 +436,18 @@ mod tests {
     ) {
         let spec = claim("Bound").spec;
         let backup =
-            backup.map(|success| object(json!({"status": {"success": success, "sourceSpec": spec}})));
+            backup.map(|success| object(&json!({"status": {"success": success, "sourceSpec": spec}})));
         let (snapshot, claim) = (ready.map(snapshot), phase.map(claim));
         let made = Made { snapshot: snapshot.as_ref(), claim: claim.as_ref(), waits: false };
-        assert_eq!(told(of_restore(&object(json!({})), backup.as_ref(), made, NOW)), expected);
+        assert_eq!(told(of_restore(&object(&json!({})), backup.as_ref(), made, NOW)), expected);
     }
 
     #[test]
     fn a_claim_that_waits_for_its_first_use_is_enough_for_a_restore() {
-        let backup = object(json!({"status": {"success": true}}));
+        let backup = object(&json!({"status": {"success": true}}));
         let (snapshot, claim) = (snapshot(true), claim("Pending"));
         let made = Made { snapshot: Some(&snapshot), claim: Some(&claim), waits: true };
-        let step = of_restore(&object(json!({})), Some(&backup), made, NOW);
+        let step = of_restore(&object(&json!({})), Some(&backup), made, NOW);
         assert_eq!(told(step), r#"true "Operation complete""#);
     }
 }

@@ -77,7 +77,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             let used = used(config, Ok(&guest), &settings).await;
             read::read(&guest, used.as_ref().map_err(ToString::to_string), &settings, now).await
         };
-        let mut facts = program::progress("reading both clusters", read).await;
+        let mut facts = program::progress("reading both clusters", Box::pin(read)).await;
         if let Some(file) = rancher {
             facts.rancher = Some(match CloudConfig::read(&file) {
                 Ok(credential) => read::read_rancher(&credential, &settings).await,

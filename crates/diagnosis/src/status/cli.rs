@@ -71,7 +71,7 @@ async fn run(
         let facts = read::read(&guest, used.as_ref().map_err(ToString::to_string), &settings, now).await;
         (used, facts)
     };
-    let (used, mut facts) = program::progress("reading both clusters", read).await;
+    let (used, mut facts) = program::progress("reading both clusters", Box::pin(read)).await;
     let harvester = used.ok().and_then(|used| Connection::open(&used.config, &settings).ok());
     let harvester = harvester.map(|connection| connection.client());
     let (is_terminal, colour) = (std::io::stdout().is_terminal(), Colour::of_stdout());

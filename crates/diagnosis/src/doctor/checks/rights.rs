@@ -41,7 +41,7 @@ fn rights(facts: &Facts, check: &str, feature: &str) -> Result<Outcome, Outcome>
                 .iter()
                 .any(|other| other.check == MACHINES && other.is_vital && other.right == it.right)
     };
-    if !lame.is_empty() && lame.iter().all(|it| is_told(it)) {
+    if !lame.is_empty() && lame.iter().all(is_told) {
         return Err(Outcome::waits_for(MACHINES));
     }
     if let Some(first) = lame.first() {

@@ -17,8 +17,10 @@ pub(crate) const PLUGIN: &str = "kubectl-harvester";
 pub(crate) const COMPLETER: &str = "kubectl_complete-harvester";
 const WRONG_ARGUMENTS: u8 = 2;
 
-const SERVICE: Table =
-    Table { program: "harvester-cloud-provider explain service NAMESPACE/NAME", ..diagnosis::explain::cli::FLAGS };
+const SERVICE: Table = Table {
+    program: "harvester-cloud-provider explain service NAMESPACE/NAME",
+    ..diagnosis::explain::cli::FLAGS
+};
 
 const fn shell(program: &'static str) -> Table {
     Table { program, about: "Prints what this shell completes command lines with.", flags: &[] }

@@ -38,10 +38,7 @@ that is not here. Where a role grants no Events they are in the log alone, under
 
 /// What people know of a component.
 const COMPONENTS: [(&str, &str); 7] = [
-    (
-        "service-controller",
-        "The cloud controller manager, about Services ([messages.md](../messages.md)).",
-    ),
+    ("service-controller", "The cloud controller manager, about Services ([messages.md](../messages.md))."),
     ("cloud-node-controller", "The cloud controller manager, about Nodes ([nodes.md](../nodes.md))."),
     ("cloud-node-lifecycle-controller", "The cloud controller manager, about Nodes that are not ready."),
     ("cloud-controller-manager", "The cloud controller manager, about itself, on its own Pod."),

@@ -103,12 +103,15 @@ pub async fn all_but(cluster: &TestCluster, side: Side, grants: &[Grant], withou
     }
 }
 
+/// A resource and its verbs.
+type Granted<'a> = (String, Vec<&'a str>);
+
 /// Verb, resource, and what is off without the right: one row of a document for each thing that is off.
 ///
 /// # Panics
 /// When no page of `docs/` has one of the rows; it says all that are missing.
 pub fn assert_documented<'a>(needs: impl IntoIterator<Item = (&'a str, String, &'a str)>) {
-    let mut rows: Vec<(&str, Vec<(String, Vec<&str>)>)> = Vec::new();
+    let mut rows: Vec<(&str, Vec<Granted<'_>>)> = Vec::new();
     for (verb, resource, off) in needs {
         let row = match rows.iter().position(|(there, _)| *there == off) {
             Some(row) => row,
@@ -128,7 +131,7 @@ pub fn assert_documented<'a>(needs: impl IntoIterator<Item = (&'a str, String, &
         .expect("docs/ is there")
         .filter_map(|page| fs::read_to_string(page.ok()?.path()).ok());
     let pages: String = pages.collect();
-    let cell = |(resource, verbs): (String, Vec<&str>)| format!("`{resource}: {}`", verbs.join(", "));
+    let cell = |(resource, verbs): Granted<'_>| format!("`{resource}: {}`", verbs.join(", "));
     let rows = rows.into_iter().map(|(off, resources)| {
         let cells: Vec<_> = resources.into_iter().map(cell).collect();
         format!("| {} | {off} |\n", cells.join(", "))

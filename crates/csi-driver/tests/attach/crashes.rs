@@ -90,7 +90,7 @@ async fn a_process_that_dies_or_stops_between_two_writes_brings_no_volume_into_t
     #[values(0, 10)] later: u64,
 ) {
     let bed = Bed::new().await;
-    play(&bed, Story { nth, mishap: MISHAPS[mishap], is_publish, is_detached_first, later }).await;
+    Box::pin(play(&bed, Story { nth, mishap: MISHAPS[mishap], is_publish, is_detached_first, later })).await;
     assert_eq!(bed.most.load(Ordering::Relaxed), 1);
     assert_eq!(bed.annotation().await.unwrap()["vm"], "b");
     assert_eq!(bed.with_volume().await, ["b"]);
@@ -109,7 +109,7 @@ async fn by_requests_a_process_that_dies_or_stops_for_less_than_others_wait_brin
 ) {
     let bed = Bed::old().await;
     bed.may_patch.store(false, Ordering::Relaxed);
-    play(&bed, Story { nth, mishap, is_publish, is_detached_first, later }).await;
+    Box::pin(play(&bed, Story { nth, mishap, is_publish, is_detached_first, later })).await;
     assert_eq!(bed.most.load(Ordering::Relaxed), 1);
     assert_eq!(bed.annotation().await.unwrap()["vm"], "b");
     assert_eq!((bed.with_volume().await, bed.in_instance("a").await), (vec!["b".to_owned()], vec![]));
@@ -128,7 +128,7 @@ async fn by_requests_a_write_that_is_late_by_minutes_ends_in_no_two_machines(
 ) {
     let bed = Bed::old().await;
     bed.may_patch.store(false, Ordering::Relaxed);
-    let other = play(&bed, Story { nth, mishap, is_publish, is_detached_first, later }).await;
+    let other = Box::pin(play(&bed, Story { nth, mishap, is_publish, is_detached_first, later })).await;
     if mishap != Mishap::StopsFor(120) {
         until_done(&other, false, "a").await;
     }

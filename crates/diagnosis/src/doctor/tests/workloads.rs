@@ -133,7 +133,7 @@ fn the_command_about_kube_vip_names_the_kind_that_it_has() {
         vip["status"] = json!({});
         vip["spec"][field] = json!(1);
         change(&mut facts.guest, read::DAEMON_SETS, |all| {
-            drop(all["items"].as_array_mut().unwrap().remove(0))
+            drop(all["items"].as_array_mut().unwrap().remove(0));
         });
         change(&mut facts.guest, set, |all| all["items"].as_array_mut().unwrap().push(vip));
         let findings = examine(&facts, Occasion::Daily);

@@ -4,7 +4,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Once, RwLock,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -84,7 +84,7 @@ impl Way {
 }
 
 /// Of the ways of a copy, by which anybody goes who may write the Secret of it.
-const OF_COPY: usize = 0;
+pub(crate) const OF_COPY: usize = 0;
 const OF_SOURCE: usize = 1;
 
 /// What requests go through now.
@@ -95,6 +95,8 @@ pub(crate) struct Current {
     ways: Vec<Way>,
     /// The one in use: the server refused the one before it, and since then not this one. It refuses good ones too, for a moment.
     at: AtomicUsize,
+    /// The server has refused the kubeconfig's own token: whatever stands in it, nothing newer has to give way to it.
+    is_doubtful: AtomicBool,
     told: Once,
 }
 
@@ -111,6 +113,7 @@ impl Current {
             host,
             ways: vec![Way { client, ends: None }],
             at: AtomicUsize::new(OF_COPY),
+            is_doubtful: AtomicBool::new(false),
             told: Once::new(),
         }
     }
@@ -139,7 +142,10 @@ impl Current {
 
     /// The server, whose clock shows `now`, refused the token of a request: the next ones go another way, unless its token
     /// has ended, as the source's has when it was renewed for a while. The own way is gone again when all others are refused.
-    fn refused(&self, at: usize, now: Option<Timestamp>) {
+    pub(crate) fn refused(&self, at: usize, now: Option<Timestamp>) {
+        if at == OF_COPY {
+            self.is_doubtful.store(true, Ordering::Relaxed);
+        }
         let mut others = (1..self.ways.len()).map(|step| (at + step) % self.ways.len());
         let next = others.find(|&next| next == OF_COPY || !self.ways[next].has_ended(now));
         let Some(next) = next else { return };
@@ -229,24 +235,35 @@ impl Connection {
     pub async fn follow(self, places: impl Into<Places>, stop: CancellationToken) {
         let places = places.into();
         let mut known = self.followed.borrow().config.seen.clone();
+        let mut stays = false;
         while stop.run_until_cancelled(tokio::time::sleep(RELOAD_PERIOD)).await.is_some() {
             let found = find(places.given.as_deref());
             let references = self.followed.borrow().config.references.clone();
             let copy = places.copy();
             let files = found.as_ref().ok().into_iter().chain(&references).chain(&copy);
             let seen = Fingerprint::of(files.map(|file| &**file));
-            if seen != known {
+            // a token that nothing was sent with yet may turn out to be none
+            if seen != known || stays && self.is_doubtful() {
                 // a kubeconfig that was read may refer to other files
-                known = self.take_over(found, &places).unwrap_or(seen);
+                (known, stays) = self.take_over(found, &places).unwrap_or((seen, false));
             }
         }
     }
 
-    /// Returns the files of the new kubeconfig, where it is used.
-    fn take_over(&self, found: Result<PathBuf, Error>, places: &Places) -> Option<Fingerprint> {
+    fn is_doubtful(&self) -> bool {
+        self.now().is_doubtful.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn now(&self) -> Arc<Current> {
+        self.current.read().expect("no panic while swapping").clone()
+    }
+
+    /// Returns the files of the new kubeconfig, where it is of use, and whether the token in use stays although it is there.
+    fn take_over(&self, found: Result<PathBuf, Error>, places: &Places) -> Option<(Fingerprint, bool)> {
         let read = found.and_then(|file| places.read_at(&file));
         if let Ok(config) = &read
             && places.rotated.is_some()
+            && !self.is_doubtful()
             && self.followed.borrow().config.outlives(config)
         {
             tracing::warn!(
@@ -256,7 +273,7 @@ impl Connection {
             );
             let seen = config.seen.clone();
             self.followed.send_modify(|followed| followed.fault = None);
-            return Some(seen);
+            return Some((seen, true));
         }
         match read.and_then(|config| self.replace(&config).map(|moved| (config, moved))) {
             Ok((config, moved)) => {
@@ -276,7 +293,7 @@ impl Connection {
                 }
                 let seen = config.seen.clone();
                 self.followed.send_replace(Followed { config, fault });
-                Some(seen)
+                Some((seen, false))
             }
             Err(error) => {
                 let fault = format!("the changed kubeconfig is not used, the former one is: {error}");

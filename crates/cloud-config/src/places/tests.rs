@@ -6,7 +6,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::{Connection, Options, expiry::Expiry};
+use crate::{Connection, Options, connection::OF_COPY, expiry::Expiry};
 
 fn token(account: &str, end: i64) -> String {
     let claims = format!("{{\"sub\":\"system:serviceaccount:vms:{account}\",\"exp\":{end}}}");
@@ -171,6 +171,39 @@ async fn an_older_copy_does_not_take_the_newer_token_from_who_runs() {
     folders.source(&issued(100));
     sleep(Duration::from_secs(5)).await;
     assert_eq!(end(&followed.borrow().config), 1100, "a source that a person changes wins");
+    stop.cancel();
+}
+
+// what stands in a token proves nothing: anybody may write any time into one
+#[rstest]
+#[case::before_a_better_one_is_there(true)]
+#[case::only_afterwards(false)]
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_the_server_refuses_does_not_stay_for_being_the_newest(#[case] is_refused_at_once: bool) {
+    let source = issued(0);
+    let folders = Folders::new(&source);
+    folders.copy("..1", Some(&copy(&source, &issued(1000))));
+    let connection = Connection::open(&folders.places.read().unwrap(), &Options::named("part/1")).unwrap();
+    let (followed, stop) = (connection.followed(), CancellationToken::new());
+    tokio::spawn({
+        let (connection, places, stop) = (connection.clone(), folders.places.clone(), stop.clone());
+        async move { connection.follow(places, stop).await }
+    });
+    let now = jiff::Timestamp::from_second(1500).ok();
+    let refuse = || connection.now().refused(OF_COPY, now);
+    folders.copy("..2", Some(&copy(&source, &issued(4_000_000_000))));
+    sleep(Duration::from_secs(5)).await;
+    if is_refused_at_once {
+        refuse();
+    }
+    folders.copy("..3", Some(&copy(&source, &issued(1500))));
+    sleep(Duration::from_secs(5)).await;
+    if !is_refused_at_once {
+        assert_eq!(end(&followed.borrow().config), 4_000_001_000);
+        refuse();
+        sleep(Duration::from_secs(5)).await;
+    }
+    assert_eq!(end(&followed.borrow().config), 2500);
     stop.cancel();
 }
 

@@ -155,15 +155,26 @@ impl Host {
         }
     }
 
-    /// Our machine. `None` where the host has none of our addresses.
+    /// Our machine, or one of its cluster. `None` where the host has none of our addresses.
     async fn answered_machine(&self) -> Result<Option<String>, Refusal> {
         let Some(mut machine) = self.owner.machine.clone() else { return Ok(None) };
         drop(timeout(ANSWERED_WITHIN, machine.wait_for(OwnMachine::is_answered)).await);
-        let (why, next) = match &*machine.borrow() {
-            OwnMachine::Confirmed(name) => return Ok(Some(name.clone())),
+        let says = machine.borrow().clone();
+        let (why, next) = match says {
+            OwnMachine::Confirmed(name) => return Ok(Some(name)),
             OwnMachine::None { .. } => return Ok(None),
-            OwnMachine::NotAsked { why } => (why.clone(), "call again later"),
-            OwnMachine::Several { names } => (node_id::alike(names), "give each machine its own"),
+            OwnMachine::NotAsked { why } => (why, "call again later"),
+            OwnMachine::Several { names } => {
+                let mut clusters = BTreeSet::new();
+                for name in &names {
+                    clusters.insert(self.label(name).await?);
+                }
+                // whichever of them is ours, it is of that cluster
+                if clusters.len() == 1 {
+                    return Ok(names.into_iter().next());
+                }
+                (node_id::alike(&names), "give each machine its own")
+            }
         };
         let text = format!(
             "whether this volume is another guest cluster's is not known before the host has shown which machine this \
@@ -189,13 +200,18 @@ impl Host {
 
     /// The name of our cluster. `None` where the machine has no label, or is not on this host: then nothing says it.
     async fn cluster(&self, machine: &str) -> Result<Option<String>, Refusal> {
+        let name = self.label(machine).await?;
+        self.known().cluster.clone_from(&name);
+        Ok(name)
+    }
+
+    /// The name of a machine's cluster.
+    async fn label(&self, machine: &str) -> Result<Option<String>, Refusal> {
         let vm = self.machines().get_metadata_opt(machine).await;
         let vm =
             vm.map_err(|error| Refusal::of_host(&format!("read {}", self.machine_name(machine)), &error))?;
         let label = vm.and_then(|vm| vm.labels().get(GUEST_CLUSTER).cloned());
-        let name = label.filter(|name| !name.is_empty());
-        self.known().cluster.clone_from(&name);
-        Ok(name)
+        Ok(label.filter(|name| !name.is_empty()))
     }
 
     async fn has_machines(&self, cluster: &str) -> Result<bool, Refusal> {

@@ -105,6 +105,19 @@ async fn a_volume_of_a_named_cluster_waits_until_the_host_has_said_which_machine
 }
 
 #[tokio::test(start_paused = true)]
+async fn machines_with_the_same_addresses_say_whose_a_volume_is_where_they_are_of_one_cluster() {
+    for (of, expected) in [("red", None), ("blue", Some(Code::PermissionDenied))] {
+        let names = vec!["red-1".to_owned(), "red-2".to_owned()];
+        let bench = red_with_a_volume_of(of).await.where_the_host_says(OwnMachine::Several { names });
+        machine(&bench, "red-2", "red").await;
+        machine(&bench, "blue-1", "blue").await;
+        let look = ControllerGetVolumeRequest { volume_id: UID.to_owned() };
+        let answer = bench.service.controller_get_volume(Request::new(look)).await;
+        assert_eq!(answer.err().map(|refusal| refusal.code()), expected, "a volume of {of}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_volume_without_a_cluster_is_served_before_the_host_has_said_which_machine_is_ours() {
     let bench = Bench::new().await.where_the_host_says(OwnMachine::default());
     bench.create_volume(volume(UID, GIB)).await.unwrap();

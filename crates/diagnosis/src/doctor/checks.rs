@@ -274,7 +274,7 @@ fn cloud_config(facts: &Facts) -> Result<Outcome, Outcome> {
         Err(why) => Outcome::red(
             why.clone(),
             "with an administrator's kubeconfig of Harvester in KUBECONFIG run `deploy/generate_addon_csi.sh CLUSTER NAMESPACE \
-             --format kubeconfig > cloud-config`, and name the file by --cloud-config",
+             --format kubeconfig > new-cloud-config`, and name the file by --cloud-config",
         ),
     })
 }

@@ -25,15 +25,16 @@ fn rotate(config: &Config) -> &'static str {
     if config.claims.as_ref().is_some_and(Claims::is_made_to_rotate) { "--rotate " } else { "" }
 }
 
-/// The command of an administrator of Harvester.
+/// The command of an administrator of Harvester. The shell empties the file that the command writes before it starts, so that is
+/// never the one in use.
 const GENERATE: &str =
     "KUBECONFIG=harvester.kubeconfig harvester-cloud-provider cloud-config generate --format kubeconfig";
 
 /// What makes the cloud-config anew, as a command.
 pub(super) fn anew(config: &Config) -> String {
     format!(
-        "with an administrator's kubeconfig of Harvester run `{GENERATE} {}{} > cloud-config`, and put the file where the \
-         former one is",
+        "with an administrator's kubeconfig of Harvester run `{GENERATE} {}{} > new-cloud-config`, and put the file where \
+         the former one is",
         rotate(config),
         account(config)
     )
@@ -42,17 +43,18 @@ pub(super) fn anew(config: &Config) -> String {
 /// What makes one with a token that does not end, as a command.
 pub(super) fn lasting(config: &Config) -> String {
     format!(
-        "with an administrator's kubeconfig of Harvester run `{GENERATE} {} > cloud-config`",
+        "with an administrator's kubeconfig of Harvester run `{GENERATE} {} > new-cloud-config`",
         account(config)
     )
 }
 
-/// What binds the roles of the cloud provider to the account, or of the CSI driver too, as a command.
+/// What binds the roles of the cloud provider to the account, or of the CSI driver too, as a command. The cloud-config that it
+/// prints is not needed: the one in use is valid.
 pub(super) fn bind(config: &Config, of_driver: bool) -> String {
     let part = if of_driver { "--for csi " } else { "" };
     let rotate = rotate(config);
     format!(
-        "an administrator of Harvester binds it by `{GENERATE} {part}{rotate}{} > cloud-config`",
+        "an administrator of Harvester binds it by `{GENERATE} {part}{rotate}{} > /dev/null`",
         account(config)
     )
 }

@@ -4,7 +4,7 @@ use cloud_config::expiry::Expiry;
 use credential_rotation::{Renewal, SecretName, token::Claims};
 use rstest::rstest;
 
-use super::{super::*, NOW, answers, at, failed, healthy, told};
+use super::{super::*, NOW, answers, at, deny, failed, healthy, told};
 use crate::doctor::facts::{Config, Trouble};
 
 /// A token of account `demo` that was given a life of so many hours, of which some are left.
@@ -75,7 +75,7 @@ fn what_makes_a_cloud_config_anew_is_a_command_that_can_be_typed() {
     assert_eq!(ended[0], ("credential-life", Verdict::Red));
     let mut facts = healthy();
     lasts(facts.config.as_mut().unwrap(), 720, -1);
-    let typed = "harvester-cloud-provider cloud-config generate --format kubeconfig --rotate demo team-a > cloud-config`";
+    let typed = "harvester-cloud-provider cloud-config generate --format kubeconfig --rotate demo team-a > new-cloud-config`";
     let mend = line(&facts, "credential-life").mend.unwrap();
     assert!(mend.contains(typed), "{mend}");
     // somebody else may have written the file
@@ -90,7 +90,23 @@ fn what_makes_a_cloud_config_anew_is_a_command_that_can_be_typed() {
     );
     let mend = line(&facts, "harvester-login").mend.unwrap();
     assert!(
-        mend.contains("cloud-config generate --format kubeconfig ACCOUNT team-a > cloud-config"),
+        mend.contains("cloud-config generate --format kubeconfig ACCOUNT team-a > new-cloud-config`"),
         "{mend}"
     );
+}
+
+/// The shell empties the file before the program starts, and it may be the only copy.
+#[test]
+fn no_next_step_writes_over_the_cloud_config_in_use() {
+    let mut ended = healthy();
+    lasts(ended.config.as_mut().unwrap(), 720, -1);
+    let mut denied = healthy();
+    deny(&mut denied, "create", "loadbalancers");
+    let mut unread = healthy();
+    unread.config = Err("no such file".to_owned());
+    let all = [ended, denied, unread]
+        .map(|facts| [Occasion::Daily, Occasion::BeforeRollback].map(|occasion| examine(&facts, occasion)));
+    let mends: Vec<_> = all.into_iter().flatten().flatten().filter_map(|finding| finding.mend).collect();
+    assert!(mends.iter().filter(|mend| mend.contains("> ")).count() >= 4, "{mends:#?}");
+    assert!(mends.iter().all(|mend| !mend.contains("> cloud-config")), "{mends:#?}");
 }

@@ -31,7 +31,8 @@ pub(crate) fn cluster_of(machine: &Value) -> Option<&str> {
 pub(crate) enum Whose<'a> {
     /// This guest cluster made it: proved by the annotation with its UID, or by its name on the object and on its machines.
     Ours,
-    /// It has the proof, and another cluster that looks alike lives by this machine, which carries the object's name.
+    /// It has the proof, and another cluster that looks alike lives by this machine: it carries the object's name or that of ours,
+    /// or a Node names it that is not ready or runs elsewhere.
     Another(&'a Value),
     /// It has the proof, and this machine may be of another cluster that looks alike.
     Doubtful(&'a Value),
@@ -48,6 +49,8 @@ pub(crate) struct Machines<'a> {
     name: Option<&'a str>,
     own: Vec<&'a Value>,
     others: Vec<&'a Value>,
+    /// Those of the others that a Node names: it is not ready or runs elsewhere, as the original's in a restored cluster.
+    lost: Vec<&'a Value>,
     /// There are Nodes that name a machine, and none of these is there.
     pub(crate) are_elsewhere: bool,
 }
@@ -74,8 +77,9 @@ impl<'a> Machines<'a> {
         };
         let named: BTreeSet<_> = nodes.iter().map(machine_uid).filter(|uid| !uid.is_empty()).collect();
         let are_elsewhere = !named.is_empty() && !machines.iter().any(|machine| named.contains(uid(machine)));
+        let lost = others.iter().copied().filter(|machine| named.contains(uid(machine))).collect();
         let cluster = kubernetes.filter(|uid| !uid.is_empty());
-        Self { cluster, name, own, others, are_elsewhere }
+        Self { cluster, name, own, others, lost, are_elsewhere }
     }
 
     /// Whether nobody has a machine in the namespace.
@@ -89,10 +93,12 @@ impl<'a> Machines<'a> {
     }
 
     /// A machine of another cluster that may have this name or this UID too: one of the same name, or restored from the same
-    /// backup.
+    /// backup. `cluster`: the name on the object, which users choose, so that it need not be that of the machines.
     fn look_alike(&self, cluster: Option<&str>) -> Option<Whose<'a>> {
-        let another = self.other(|of| of.is_some() && of == cluster).map(Whose::Another);
-        another.or_else(|| self.other(|of| of.is_none() || is_unnamed(cluster)).map(Whose::Doubtful))
+        let is_like = |of: Option<&str>| of == cluster || self.own.iter().any(|own| cluster_of(own) == of);
+        let another = self.other(|of| of.is_some() && is_like(of)).or_else(|| self.lost.first().copied());
+        let doubtful = || self.other(|of| of.is_none() || is_unnamed(cluster));
+        another.map(Whose::Another).or_else(|| doubtful().map(Whose::Doubtful))
     }
 
     /// Whether the object has the proof of this guest cluster: the annotation with its UID, else the name. `cluster`: the name of
@@ -118,8 +124,9 @@ impl<'a> Machines<'a> {
         self.look_alike(cluster).unwrap_or(Whose::Ours)
     }
 
-    /// Whose a claim is that has the name of this cluster, or none.
-    pub(crate) fn whose_claim(&self, cluster: Option<&str>) -> Whose<'a> {
+    /// Whose a claim is, by the name of a cluster on it.
+    pub(crate) fn whose_claim(&self, claim: &Value) -> Whose<'a> {
+        let cluster = label(claim, labels::GUEST_CLUSTER);
         if !self.is_name(cluster) {
             return Whose::Unproved;
         }
@@ -132,15 +139,40 @@ impl<'a> Machines<'a> {
     }
 }
 
-/// Whether the machine is the Node's, and the Node one of a cluster that lives: a kubelet on another machine may go on under the
-/// Node's name, whose provider ID does not change, and then the UUIDs of the two differ. A machine that says none is taken for it.
+/// Whether the machine is the Node's, and the Node one of a cluster that lives.
 fn proves(node: &Value, machine: &Value, instance: Option<&Value>) -> bool {
-    let told = text(node, "/status/nodeInfo/systemUUID");
-    let known = instance.map(|instance| text(instance, "/spec/domain/firmware/uuid")).unwrap_or_default();
     machine_uid(node) == uid(machine)
         && !uid(machine).is_empty()
         && is_true(node, "Ready")
-        && (told.is_empty() || known.is_empty() || told.eq_ignore_ascii_case(known))
+        && runs_in(node, instance)
+}
+
+/// Whether the Node runs in the instance of the machine that its provider ID names, which does not change: a kubelet on another
+/// machine may go on under the Node's name. The UUIDs of the two differ then, and where there is no instance no kubelet runs in it.
+/// A machine or a Node that says no UUID is taken for it.
+fn runs_in(node: &Value, instance: Option<&Value>) -> bool {
+    let told = text(node, "/status/nodeInfo/systemUUID");
+    let Some(instance) = instance else { return told.is_empty() };
+    let known = text(instance, "/spec/domain/firmware/uuid");
+    (told.is_empty() || known.is_empty() || told.eq_ignore_ascii_case(known)) && is_reached(node, instance)
+}
+
+/// Where network plugins write the address of their tunnels (harvester issues 8072 and 9767).
+pub(crate) const TUNNELS: [&str; 3] =
+    ["flannel.alpha.coreos.com/public-ip", "projectcalico.org/IPv4Address", "projectcalico.org/IPv6Address"];
+
+/// Whether the instance has an address that the Node says of itself, or either says none. KubeVirt makes the UUID of the machine's
+/// name, so a machine of that name in another namespace has it too. The addresses in the Node's status say nothing: a cloud
+/// controller manager takes them from the instance.
+fn is_reached(node: &Value, instance: &Value) -> bool {
+    let keys = TUNNELS.into_iter().chain([annotations::PROVIDED_NODE_IP]);
+    let told = keys.filter_map(|key| annotation(node, key)).flat_map(|told| told.split(','));
+    // Calico writes the length of the prefix too
+    let told: Vec<IpAddr> = told.filter_map(|it| it.split('/').next()?.trim().parse().ok()).collect();
+    let interfaces = members(&instance["status"]["interfaces"]).iter();
+    let known = interfaces.flat_map(|interface| members(&interface["ipAddresses"]));
+    let known: Vec<IpAddr> = known.filter_map(|it| it.as_str()?.parse().ok()).collect();
+    told.is_empty() || known.is_empty() || told.iter().any(|address| known.contains(address))
 }
 
 // ---- Services

@@ -91,7 +91,7 @@ fn doubt(seen: &Seen<'_>, claim: &Value, of: Option<&str>) -> Result<Option<Stri
         return Err("it is younger than an hour: its PersistentVolume may be on its way".to_owned());
     }
     // what the guest's own PersistentVolumes do not name is nobody's of that cluster
-    match seen.machines.whose_claim(of) {
+    match seen.machines.whose_claim(claim) {
         Whose::Ours => return Ok(None),
         Whose::Doubtful(machine) => return Ok(Some(seen.may_be_its(machine))),
         Whose::Another(machine) => return Err(seen.may_be_its(machine)),

@@ -66,6 +66,50 @@ fn no_proof_counts_while_another_clusters_machine_may_have_it_too(
     assert_eq!(whose(&balancer(cluster, "c1"), &nodes, &machines, &[]), expected);
 }
 
+/// The name on objects, which users choose, need not be that of the machines.
+#[rstest]
+#[case::beside_a_machine_of_the_name_of_ours(&["n1", "n0"], true)]
+#[case::whose_node_was_deleted(&["n1", "n0"], false)]
+#[case::where_no_machine_is_ours(&["n0"], true)]
+fn what_the_original_of_a_restored_cluster_made_is_its_under_any_name_of_the_cluster(
+    #[case] machines: &[&str],
+    #[case] has_node: bool,
+) {
+    let mut nodes = vec![node("n1", "True", "")];
+    nodes.extend(has_node.then(|| node("n0", "Unknown", "")));
+    let machines: Vec<_> = machines.iter().map(|name| machine(name, "blue")).collect();
+    assert_eq!(whose(&balancer("other", "c1"), &nodes, &machines, &[]), "another's: n0");
+}
+
+/// Beside ours a machine whose VirtualMachine is stopped, or whose instance could not be read.
+#[test]
+fn a_ready_node_that_tells_its_uuid_proves_no_machine_without_an_instance() {
+    let nodes = [node("n1", "True", ""), node("n0", "True", "1111-AA")];
+    let machines = [machine("n1", "blue"), machine("n0", "blue")];
+    assert_eq!(whose(&balancer("blue", "c1"), &nodes, &machines, &[]), "another's: n0");
+}
+
+/// KubeVirt makes the UUID of the machine's name, so a machine of that name in another namespace has it too.
+#[rstest]
+#[case::elsewhere("flannel.alpha.coreos.com/public-ip", "10.9.0.5", &["10.0.0.5"], "another's: n0")]
+#[case::elsewhere_by_kubelet(annotations::PROVIDED_NODE_IP, "10.9.0.5,fd00::9", &["10.0.0.5"], "another's: n0")]
+#[case::there("projectcalico.org/IPv4Address", "10.0.0.5/24", &["10.1.0.5", "10.0.0.5"], "ours")]
+#[case::there_in_one_family(annotations::PROVIDED_NODE_IP, "10.9.0.5, fd00:0::5", &["fd00::5"], "ours")]
+#[case::the_node_says_nothing("x/y", "10.9.0.5", &["10.0.0.5"], "ours")]
+#[case::the_instance_says_nothing("flannel.alpha.coreos.com/public-ip", "10.9.0.5", &[], "ours")]
+fn a_node_proves_no_machine_of_its_uuid_that_has_none_of_the_addresses_which_the_node_says(
+    #[case] key: &str,
+    #[case] says: &str,
+    #[case] has: &[&str],
+    #[case] expected: &str,
+) {
+    let mut node = node("n0", "True", "u");
+    node["metadata"]["annotations"] = json!({key: says});
+    let mut instance = instance("n0", "u");
+    instance["status"] = json!({"interfaces": [{"ipAddresses": has}]});
+    assert_eq!(whose(&balancer("blue", "c1"), &[node], &[machine("n0", "blue")], &[instance]), expected);
+}
+
 /// A cluster that was restored from a backup of etcd has the Nodes of its original, whose machines run.
 #[rstest]
 #[case::lost("Unknown", "", "", "another's: n0")]

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     json::{annotation, is_true, key, members, name, text, uid},
-    whose::{machine_uid, shown},
+    whose::{TUNNELS, machine_uid, shown},
 };
 
 const UNINITIALISED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
@@ -113,10 +113,6 @@ pub(super) fn balanced(facts: &Facts) -> Result<Vec<&Value>, Outcome> {
     let services = items(&facts.guest, read::SERVICES)?;
     Ok(services.iter().filter(|service| text(service, "/spec/type") == "LoadBalancer").collect())
 }
-
-/// Where network plugins write the address of their tunnels (harvester issues 8072 and 9767).
-const TUNNELS: [&str; 3] =
-    ["flannel.alpha.coreos.com/public-ip", "projectcalico.org/IPv4Address", "projectcalico.org/IPv6Address"];
 
 pub(super) fn tunnel_address(facts: &Facts) -> Result<Outcome, Outcome> {
     let vips: BTreeSet<IpAddr> = balanced(facts)?.into_iter().flat_map(shown).collect();

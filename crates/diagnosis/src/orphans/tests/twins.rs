@@ -33,7 +33,9 @@ fn a_node_that_goes_on_on_another_machine_proves_nothing() {
     nodes["items"][1]["status"]["nodeInfo"] = json!({"systemUUID": "1111-AA"});
     let instance = |uuid: &str| json!({"metadata": {"namespace": "vms", "name": "n0"}, "spec": {"domain": {"firmware": {"uuid": uuid}}}});
     assert_eq!(found(&twin.clone().harvester(&read::instances("vms"), &[instance("1111-aa")])).len(), 2);
-    assert_eq!(found(&twin.harvester(&read::instances("vms"), &[instance("2222-bb")])), []);
+    assert_eq!(found(&twin.clone().harvester(&read::instances("vms"), &[instance("2222-bb")])), []);
+    assert_eq!(found(&twin.clone()), [], "no kubelet runs in a machine that is stopped");
+    assert_eq!(found(&twin.unread(&read::instances("vms"))), [], "whose machine it is cannot be read");
 }
 
 /// An administrator's kubeconfig names no namespace, and so `default` counts.

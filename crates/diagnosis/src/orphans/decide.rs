@@ -69,7 +69,7 @@ impl<'a> Seen<'a> {
         let unread =
             services.as_ref().err().or(nodes.as_ref().err()).filter(|_| facts.guest.is_ok()).cloned();
         let machines = facts.of_harvester(&read::machines(&facts.namespace));
-        // they only say more of a machine
+        // without them a machine is no Node's whose kubelet tells a UUID
         let instances = facts.of_harvester(&read::instances(&facts.namespace)).unwrap_or_default();
         let machines_unread = machines.as_ref().err().cloned();
         let machines = Machines::of(
@@ -135,7 +135,10 @@ impl<'a> Seen<'a> {
     fn balancers(&self, report: &mut Report) {
         let path = read::balancers(&self.facts.namespace);
         for object in self.of_harvester(&path).unwrap_or_default() {
-            if text(object, "/spec/workloadType") != "cluster" {
+            // one of type vm is a person's, unless a cloud controller manager made it
+            if text(object, "/spec/workloadType") != "cluster"
+                && annotation(object, annotations::CLUSTER_UID).is_none()
+            {
                 continue;
             }
             if is_deleted(object) {

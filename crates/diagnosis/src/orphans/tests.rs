@@ -158,6 +158,19 @@ fn an_object_with_this_clusters_uid_whose_service_is_gone_is_proved() {
     assert_eq!((found(&facts), decide(&facts).kept.len()), (vec![], 1));
 }
 
+/// A Service on the data path host has an object of type vm; without the UID of a cluster a person made it.
+#[rstest]
+#[case::of_a_service(of_cluster("c1", "s0"), one("old", Deletion::Asked))]
+#[case::of_a_person(json!({}), vec![])]
+fn an_object_of_type_vm_is_left_behind_where_a_cluster_made_it(
+    #[case] notes: Value,
+    #[case] expected: Vec<(String, Deletion)>,
+) {
+    let mut object = balancer("old", "blue", "gone", &notes);
+    object["spec"]["workloadType"] = json!("vm");
+    assert_eq!(found(&facts().balancer(object)), expected);
+}
+
 #[test]
 fn an_object_of_the_go_program_is_proved_by_the_label_of_the_nodes_machines() {
     let facts = facts().balancer(balancer("old", "blue", "gone", &json!({})));

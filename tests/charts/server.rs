@@ -255,10 +255,12 @@ fn a_release_of_the_go_csi_driver_is_upgraded_in_place_with_its_values() {
     assert!(is_default());
     lab.release("upgrade", &chart("harvester-csi-driver"), namespace, &["--reset-then-reuse-values"]);
     assert!(is_default(), "an upgrade would send new volumes to the nodes' disks");
-    let not_any_more = "storageclass.kubernetes.io/is-default-class=false";
-    lab.kubectl(&["annotate", "--overwrite", "storageclass", "harvester", not_any_more]);
-    lab.release("upgrade", &chart("harvester-csi-driver"), namespace, &["--reset-then-reuse-values"]);
-    assert!(!is_default(), "somebody has said no");
+    for no in ["=false", "-"] {
+        let mark = format!("storageclass.kubernetes.io/is-default-class{no}");
+        lab.kubectl(&["annotate", "--overwrite", "storageclass", "harvester", &mark]);
+        lab.release("upgrade", &chart("harvester-csi-driver"), namespace, &["--reset-then-reuse-values"]);
+        assert!(!is_default(), "somebody has said no by {mark}");
+    }
     lab.helm(&["uninstall", "harvester-csi-driver", "--namespace", namespace]);
     lab.kubectl(&["delete", "-f", other.to_str().unwrap()]);
 }

@@ -158,14 +158,14 @@ livenessProbe:
 {{- if or (eq $value "true") (and (eq $value "auto") (.Capabilities.APIVersions.Has "snapshot.storage.k8s.io/v1")) }}yes{{ end }}
 {{- end }}
 
-{{- /* auto: what the class in the cluster has, true where there is none; false where another class was made since and is the
-default. Of two Kubernetes takes the younger one: that of K3s, which is older, changes nothing. */}}
+{{- /* auto: what the class in the cluster has, and no mark is false; true where there is no class; false where another class was made
+since and is the default. Of two Kubernetes takes the younger one: that of K3s, which is older, changes nothing. */}}
 {{- define "csi.isDefaultClass" -}}
 {{- $value := toString .Values.storageClass.isDefault }}
 {{- if eq $value "auto" }}
 {{- $mark := "storageclass.kubernetes.io/is-default-class" }}
 {{- $ours := lookup "storage.k8s.io/v1" "StorageClass" "" "harvester" }}
-{{- $value = dig "metadata" "annotations" $mark "true" $ours }}
+{{- $value = dig "metadata" "annotations" $mark (ternary "false" "true" (not (empty $ours))) $ours }}
 {{- range (lookup "storage.k8s.io/v1" "StorageClass" "" "").items }}
 {{- $since := and $ours (gt .metadata.creationTimestamp (dig "metadata" "creationTimestamp" "" $ours)) }}
 {{- if and $since (eq (dig "metadata" "annotations" $mark "" .) "true") }}{{ $value = "false" }}{{ end }}

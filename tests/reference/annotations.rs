@@ -69,7 +69,7 @@ fn row(constant: &Constant, keys: &BTreeMap<&str, &str>) -> String {
     let text = without_links(comment, keys).replace('|', "\\|");
     let on = text.strip_prefix("On ").unwrap_or_else(|| panic!("{name}: say first what it is on: {comment}"));
     let (on, says) = on.split_once(": ").unwrap_or_else(|| (on.trim_end_matches('.'), ""));
-    let on = on.replace("by us", "by this project");
+    let on = on.strip_suffix("by us").map_or(on.to_owned(), |on| format!("{on}by this project"));
     let mut says = says.chars();
     let first = says.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
     format!("| `{value}` | {on} | {first}{} |\n", says.as_str())
@@ -98,4 +98,10 @@ fn a_constant_is_read_with_its_comment_over_lines() {
     let keys = constants.iter().map(|one| (&*one.name, &*one.value)).collect();
     assert_eq!(row(&constants[0], &keys), "| `a/b` | a Node | See `c/d`. |\n");
     assert_eq!(constants[1].comment, "x");
+    let by = |whom: &str| {
+        let comment = format!("On a Node, by {whom}: x.");
+        row(&Constant { name: "A".to_owned(), value: "a/b".to_owned(), comment }, &keys)
+    };
+    assert_eq!(by("us"), "| `a/b` | a Node, by this project | X. |\n");
+    assert_eq!(by("users"), "| `a/b` | a Node, by users | X. |\n");
 }

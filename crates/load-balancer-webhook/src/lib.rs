@@ -98,6 +98,7 @@ pub async fn prepare(
         (rotator::names(&namespace, &address), registration::all(&namespace, &address));
     let ends = metrics.certificate_ends.clone();
     let rotator = rotator::Rotator::start(tasks, client, clock, namespace, names, registrations, ends).await;
+    rotator.heed(&capabilities);
     let tls = rotator.first().await?;
     tasks.spawn_until_stop(rotator.run(tls.clone()));
     Ok((metrics.count(server::router(reviewer)), tls))

@@ -10,7 +10,10 @@ mod decide;
 mod refused;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, atomic::AtomicI64};
+use std::sync::{
+    Arc, Mutex, MutexGuard,
+    atomic::{AtomicBool, AtomicI64, Ordering},
+};
 use std::time::Duration;
 
 use axum::http::Uri;
@@ -22,6 +25,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, ResourceExt as _};
+use program::capabilities::Capabilities;
 use program::{Clock, TaskGroup};
 use prometheus_client::metrics::gauge::Gauge;
 use rustls::ServerConfig;
@@ -101,6 +105,8 @@ pub(crate) struct Rotator {
     missing: Mutex<Refused>,
     registered: Vec<Registered>,
     changed: Arc<Notify>,
+    /// The answers about rights have changed since refusals were looked at.
+    rights_changed: Arc<AtomicBool>,
     /// When the certificate in use ends, in seconds since 1970.
     ends: Gauge<i64, AtomicI64>,
 }
@@ -174,13 +180,31 @@ impl Rotator {
         ca.ready().await;
         tls.ready().await;
         let missing = Mutex::default();
-        Self { client, clock, namespace, names, ca, tls, missing, registered, changed, ends }
+        let rights_changed = Arc::default();
+        Self { client, clock, namespace, names, ca, tls, missing, registered, changed, rights_changed, ends }
+    }
+
+    /// Has what was forbidden tried again when an answer of `capabilities` has changed.
+    pub(crate) fn heed(&self, capabilities: &Capabilities) {
+        let (changed, rights_changed) = (self.changed.clone(), self.rights_changed.clone());
+        capabilities.on_change(move || {
+            rights_changed.store(true, Ordering::Relaxed);
+            changed.notify_one();
+        });
+    }
+
+    fn look_at_rights(&self) {
+        if self.rights_changed.swap(false, Ordering::Relaxed) {
+            self.missing().try_now();
+            self.registered.iter().for_each(|one| one.refused().try_now());
+        }
     }
 
     /// A first certificate to serve with; makes it where there is none. Waits for secrets that are missing and that the
     /// webhook may not make, and for the right to fill them: the log says which.
     pub(crate) async fn first(&self) -> Result<RustlsConfig, Error> {
         loop {
+            self.look_at_rights();
             match self.serving_now().await {
                 Err(error) if error.waits_for_people() => self.changed_within(self.tell(&error)).await,
                 had => return had,
@@ -206,6 +230,7 @@ impl Rotator {
     /// Keeps certificates and registrations true. `server` gets new certificates in place; connections stay open.
     pub(crate) async fn run(self, server: RustlsConfig) {
         loop {
+            self.look_at_rights();
             let wait = match self.rotate(&server).await {
                 Ok(renewal) => {
                     let wait = renewal.duration_since(self.clock.now());
@@ -238,7 +263,7 @@ impl Rotator {
         retry_in
     }
 
-    /// Until a watch brings something, or this time is over: a right that is granted has no event.
+    /// Until a watch or an answer about rights brings something, or this time is over.
     async fn changed_within(&self, time: Duration) {
         tokio::select! {
             () = self.changed.notified() => {}

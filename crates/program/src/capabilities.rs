@@ -42,8 +42,9 @@ use crate::{Subscribers, TaskGroup};
 const GRANTED_PERIOD: Duration = Duration::from_secs(600);
 /// Between two questions about a right that is refused, or that nobody answered.
 pub const REFUSED_PERIOD: Duration = Duration::from_secs(30);
-/// Questions that are asked at once.
-const AT_ONCE: usize = 8;
+/// Questions that are asked at once: all of a program. One that starts waits for the answers, and a server may be slow to
+/// refuse, where it asks another one about what its own roles do not grant.
+const AT_ONCE: usize = 64;
 
 /// A right on a resource. Build it with [`Right::new`] and the methods that narrow it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

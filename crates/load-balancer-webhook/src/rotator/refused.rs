@@ -1,5 +1,4 @@
-//! A registration or a secret that the API server forbids: tried ever less often, and told once. A right that is granted has
-//! no event. Pure.
+//! A registration or a secret that the API server forbids: tried ever less often, and told once. Pure.
 
 use std::time::Duration;
 
@@ -26,6 +25,11 @@ impl Refused {
         self.times == 1
     }
 
+    /// Rights have changed: it may be tried at once.
+    pub(super) fn try_now(&mut self) {
+        self.again = None;
+    }
+
     /// When to try again, while that is to come.
     pub(super) fn until(&self, now: Instant) -> Option<Instant> {
         self.again.filter(|again| *again > now)
@@ -47,6 +51,9 @@ mod tests {
             now = again;
             assert_eq!(refused.until(now), None);
         }
+        refused.forbidden(now);
+        refused.try_now();
+        assert_eq!((refused.until(now), refused.forbidden(now)), (None, false));
         refused = Refused::default();
         assert!(refused.forbidden(now));
     }

@@ -42,10 +42,9 @@ const UNUSED: [(&str, &str); 5] = [
     ("get", "mutatingwebhookconfigurations"),
     ("get", "customresourcedefinitions"),
 ];
-/// Longer than a right is refused before it is asked about again …
+/// Longer than a right is refused before it is asked about again. A registration or a Secret that is forbidden waits no
+/// longer.
 const BACK_WITHIN: Duration = Duration::from_secs(120);
-/// … and than a registration or a Secret that is forbidden waits.
-const REGISTERED_WITHIN: Duration = Duration::from_secs(700);
 const A_WHILE: Duration = Duration::from_secs(30);
 
 const REGISTERED: [&str; 4] = ["certificate", "validating", "mutating", "definition"];
@@ -266,7 +265,7 @@ async fn without(cluster: &TestCluster, log: &Log, all: &[Grant], grant: &Grant)
         }
     };
     let nothing = [Value::Null, Value::Null, Value::Null];
-    let back_within = if is_registration(grant) { REGISTERED_WITHIN } else { BACK_WITHIN };
+    let back_within = if is_registration(grant) { BACK_WITHIN } else { BACK_WITHIN };
     all_but(cluster, Side::Harvester, all, Some(grant)).await;
     let mut replica = Replica::start(cluster);
     replica.advance(cluster, A_WHILE).await;

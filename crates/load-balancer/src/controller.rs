@@ -501,7 +501,8 @@ impl Controller {
                 "without load balancer, and not ours to delete: delete it, its addresses stay held");
         }
         for (pool, _) in &seen.address.recorded {
-            self.pools.add(ObjectKey::new("", pool));
+            // whoever may write the Service may change that as often as it likes
+            self.orders.refresh(&seen.key.namespace, pool, &self.pools);
         }
     }
 }

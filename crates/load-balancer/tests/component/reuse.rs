@@ -5,7 +5,7 @@ use std::time::Duration;
 use harvester_api::{ConditionStatus, IPPool, LoadBalancer, annotations, condition};
 use k8s_openapi::api::{core::v1::Service, rbac::v1::ClusterRole};
 use serde_json::json;
-use test_cluster::{Rights, TestCluster};
+use test_cluster::{Request, Rights, TestCluster};
 
 use super::fixtures::{
     address_of, controller, faults, in_step, load_balancer, pool, ready_of, record_of, vanish, work,
@@ -232,6 +232,45 @@ test_cluster::component_tests! {
         let record = record_of(&lab.cluster, "edge").await;
         assert_eq!(record.allocated.len(), 0);
         assert_eq!(condition::ready(&record.conditions).unwrap().message, "");
+    }
+
+    // each write sends everybody's records
+    #[simulated_only("little time passes between two writes of an object")]
+    async fn a_service_that_loses_its_owner_again_and_again_has_a_large_pool_written_at_the_pace_of_its_namespace(
+        cluster: TestCluster
+    ) {
+        let owned_by = |kind: &str| {
+            let owner = json!({"apiVersion": "v1", "kind": kind, "name": "web", "uid": "u0"});
+            json!({"metadata": {"finalizers": ["a/b"], "ownerReferences": [owner]}})
+        };
+        let mut lab = Lab::serving(cluster).await;
+        lab.stop_controller().await;
+        lab.cluster.harvester.patch::<Service>("team-a/web", owned_by("ConfigMap")).await;
+        vanish(&lab.cluster, "team-a/web").await;
+        let description = json!({"spec": {"description": "x".repeat(70_000)}});
+        lab.cluster.harvester.patch::<IPPool>("edge", description).await;
+        lab.start_controller();
+        lab.cluster.advance(Duration::from_secs(60)).await;
+        lab.cluster.harvester.forget_requests();
+        for turn in 0..400 {
+            let owner = owned_by(["LoadBalancer", "ConfigMap"][turn % 2]);
+            lab.cluster.harvester.patch::<Service>("team-a/web", owner).await;
+            lab.cluster.advance(Duration::from_millis(1)).await;
+        }
+        let is_pool = |request: &&Request| request.is_write() && request.resource() == "ippools";
+        let puts = work(&lab.cluster).iter().filter(is_pool).count();
+        assert!((150..=205).contains(&puts), "{puts}");
+    }
+
+    // an API server asks others about what its own roles do not grant, and they may be slow
+    #[simulated_only("time passes at once")]
+    async fn a_start_waits_once_for_slow_answers_about_rights_however_many_there_are(cluster: TestCluster) {
+        faults(&cluster, "[{resource: selfsubjectaccessreviews, probability: 1, answer: delay=5s}]").await;
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        load_balancer(&cluster, "web", "").await;
+        cluster.advance(Duration::from_secs(20)).await;
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.10");
     }
 
     #[simulated_only("rights are asked for every half minute")]

@@ -9,6 +9,7 @@ mod entry;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
 };
 
 use controller_kit::{ObjectKey, Queue};
@@ -17,6 +18,10 @@ use tokio::time::Instant;
 use super::{Order, Writers};
 use entry::{Entry, Refusals};
 pub(crate) use entry::{Failed, Outcome, Pending, UnderWay, WriteError};
+
+/// An object that heard a refusal although pools had changed meanwhile is looked at again after this: the change wakes it no
+/// second time.
+const OVERTAKEN_AGAIN: Duration = Duration::from_secs(1);
 
 /// The orders, at most one under way for each load balancer. Clones share them.
 #[derive(Clone)]
@@ -70,8 +75,14 @@ impl Orders {
         let mut table = self.table();
         let Some(entry) = table.get_mut(key) else { return Outcome::default() };
         let outcome = entry.look(Instant::now());
+        let is_overtaken = entry.is_overtaken(&outcome);
         if entry.is_empty() {
             table.remove(key);
+        }
+        drop(table);
+        if is_overtaken {
+            // whoever adds the object earlier has every pool asked anew as well
+            self.queue.add_after(key.clone(), OVERTAKEN_AGAIN);
         }
         outcome
     }
@@ -96,6 +107,7 @@ impl Orders {
 
 #[cfg(test)]
 mod tests {
+    use controller_kit::Action;
     use ipam::Family;
     use program::{Clock, TaskGroup};
 
@@ -267,5 +279,28 @@ mod tests {
         let refused = vec![("one".to_owned(), Refused::NoSuchPool { pool: "one".to_owned() })];
         orders.submit(&key, "two", claim(), refused);
         assert_eq!(refused_by(&orders, &key), ["one", "two"], "no pool is asked in turn for ever");
+    }
+
+    // the news that the refusal is older than has woken the object already, and wakes it no second time
+    #[tokio::test(start_paused = true)]
+    async fn an_object_that_heard_an_overtaken_refusal_is_looked_at_once_more() {
+        let (orders, key) = (orders(), ObjectKey::new("shop", "web"));
+        let ask = |is_overtaken: bool| {
+            orders.submit(&key, "edge", claim(), Vec::new());
+            if is_overtaken {
+                orders.outdate(&key, None);
+            }
+            refused_by(&orders, &key)
+        };
+        assert_eq!([(); 4].map(|()| ask(true)), [vec![], vec![], vec![], vec!["edge"]]);
+        let (tasks, (looked, mut looks)) = (TaskGroup::new(), tokio::sync::mpsc::unbounded_channel());
+        orders.queue.run(&tasks, 1, move |key| {
+            let is_told = looked.send(key).map_err(std::io::Error::other);
+            async move { is_told.map(|()| Action::AwaitChange) }
+        });
+        let mut next = async || tokio::time::timeout(Duration::from_secs(5), looks.recv()).await.is_ok();
+        assert_eq!((next().await, next().await, next().await), (true, true, false));
+        assert_eq!(ask(false), ["edge"]);
+        assert_eq!((next().await, next().await), (true, false), "after a refusal that is not it waits");
     }
 }

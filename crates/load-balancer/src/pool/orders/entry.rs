@@ -12,6 +12,10 @@ use crate::{
     refusal,
 };
 
+/// So many rounds in a row may come to nothing because pools changed meanwhile: where they change all the time, no refusal
+/// would be heard.
+const PATIENCE: u32 = 3;
+
 /// Pools that refused a claim, in the order in which they were asked.
 pub(super) type Refusals = Vec<(String, Refused)>;
 
@@ -20,6 +24,10 @@ pub(super) struct Entry {
     pub(super) state: State,
     /// At most one claim and one release of each pool. Each has a pause of its own: an order to another pool ends none.
     failed: Vec<FailedOrder>,
+    /// Pools changed before a refusal of this round was heard. A round begins with a claim from the first pool.
+    is_overtaken: bool,
+    /// The rounds in a row, before this one, that were overtaken.
+    overtaken: u32,
 }
 
 #[derive(Default)]
@@ -84,7 +92,22 @@ impl Entry {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        matches!(self.state, State::Idle) && self.failed.is_empty()
+        matches!(self.state, State::Idle)
+            && self.failed.is_empty()
+            && !self.is_overtaken
+            && self.overtaken == 0
+    }
+
+    /// Notes that pools have changed before a refusal was heard. Returns whether it is heard all the same: the object is
+    /// looked at again later.
+    fn overtake(&mut self) -> bool {
+        self.is_overtaken = true;
+        self.overtaken >= PATIENCE
+    }
+
+    /// Whether pools have changed before a refusal that the outcome tells: the object has been woken by that already.
+    pub(super) fn is_overtaken(&self, outcome: &Outcome) -> bool {
+        self.is_overtaken && !outcome.refused.is_empty()
     }
 
     /// The failed claims that the object has given up if it sends this one: an object of two families goes on with one
@@ -143,6 +166,10 @@ impl Entry {
             refused.clear();
             self.failed_claims_like(order).for_each(|failed| failed.refused.clear());
         }
+        if order.is_claim() && refused.is_empty() {
+            self.overtaken = if self.is_overtaken { self.overtaken.saturating_add(1) } else { 0 };
+            self.is_overtaken = false;
+        }
         let is_outdated = !refused.is_empty() && !matches!(self.state, State::Taken);
         let outdated = if is_outdated { Outdated::Yes } else { Outdated::No };
         self.state = State::UnderWay { pool: pool.to_owned(), order: order.clone(), outdated };
@@ -174,11 +201,12 @@ impl Entry {
         // one address of a family is all that an object claims
         if order.is_claim() && answer.is_ok() {
             self.failed_claims_like(&order).for_each(|failed| failed.is_over = true);
+            (self.is_overtaken, self.overtaken) = (false, 0);
         }
         self.failed.retain(|failed| !failed.is_over && !failed.is_for(&pool, &order));
         self.state = match answer {
             Ok(Answer::RecordedAnew(address)) => State::Recorded(pool, address),
-            Err(why) if !outdated => {
+            Err(why) if !outdated || self.overtake() => {
                 refused.push((pool, why));
                 State::Refused(refused)
             }
@@ -196,7 +224,12 @@ impl Entry {
                     _ => Outdated::Yes,
                 };
             }
-            State::Refused(_) | State::Taken => self.state = State::Idle,
+            State::Refused(_) => {
+                if !self.overtake() {
+                    self.state = State::Idle;
+                }
+            }
+            State::Taken => self.state = State::Idle,
             State::Idle | State::Recorded(..) => {}
         }
         for failed in self.failed_claims() {
@@ -449,5 +482,53 @@ mod tests {
         };
         entry.answer("edge".to_owned(), order, (result, is_of_newest), by(&["one"]), Instant::now());
         assert_eq!(left(&entry), (state, refused.to_vec(), failed.to_vec()));
+    }
+
+    // a label that flips, or releases in two pools, can be news as often as a claim is answered
+    #[rstest]
+    #[case::once(1, "idle", &[])]
+    #[case::again_and_again(5, "refused", &["one", "edge"])]
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_is_heard_in_the_end_although_pools_change_before_each_answer(
+        #[case] rounds: u32,
+        #[case] state: &str,
+        #[case] refused: &[&str],
+        #[values(true, false)] before_the_answer: bool,
+    ) {
+        let (mut entry, now) = (Entry::default(), Instant::now());
+        for _ in 0..rounds {
+            let mut before = Vec::new();
+            for pool in ["one", "edge"] {
+                let counts = entry.submit(pool, &claim(None), before, now);
+                if before_the_answer {
+                    entry.outdate(None, now);
+                }
+                entry.answer(pool.to_owned(), claim(None), (no_pool(), true), counts, now);
+                if !before_the_answer {
+                    entry.outdate(None, now);
+                }
+                // the last answer is left to be seen
+                if pool == "edge" || matches!(entry.state, State::Idle) {
+                    break;
+                }
+                before = entry.look(now).refused;
+            }
+        }
+        assert_eq!(left(&entry), (state, refused.to_vec(), Vec::new()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_round_that_nothing_overtook_makes_a_change_of_pools_count_again() {
+        let (mut entry, now) = (Entry::default(), Instant::now());
+        let mut round = |is_overtaken: bool| {
+            entry.submit("edge", &claim(None), Vec::new(), now);
+            if is_overtaken {
+                entry.outdate(None, now);
+            }
+            entry.answer("edge".to_owned(), claim(None), (no_pool(), true), Vec::new(), now);
+            !entry.look(now).refused.is_empty()
+        };
+        let heard = [true, true, true, true, false, true].map(&mut round);
+        assert_eq!(heard, [false, false, false, true, true, false]);
     }
 }

@@ -1,4 +1,5 @@
-//! Tools for people who look at a guest cluster and its Harvester. Only `orphans --delete` writes.
+//! Tools for people who look at a guest cluster and its Harvester. Only [`orphans`] writes, by
+//! `--delete` and `--delete-volumes`; [`doctor`] sends a LoadBalancer as a dry run.
 //!
 //! | Room | What it says |
 //! |---|---|

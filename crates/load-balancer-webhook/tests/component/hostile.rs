@@ -18,7 +18,8 @@ async fn four_thousand_equal_listeners_get_one_short_refusal() {
     for path in ["validation", "mutation"] {
         let (code, text) = ask(&client, path, review_with_listeners(4_000)).await;
         assert_eq!(code, 200, "{text}");
-        assert!(text.len() < 500, "{} bytes", text.len());
+        // the sentence twice: kubectl edit shows none but that of a cause
+        assert!(text.len() < 600, "{} bytes", text.len());
         let answer: Value = serde_json::from_str(&text).unwrap();
         let message = "create loadbalancer team-a/web failed: spec.listeners has 4000 entries, at most 100 are allowed: \
                        spread them over several load balancers";

@@ -115,6 +115,17 @@ impl<'a> Machines<'a> {
         cluster.is_some() && cluster == self.name
     }
 
+    /// Whether an object that nothing proves may be this guest cluster's, of which the Nodes do not say one name now: it carries
+    /// the name of a machine that is one of them, or would be if it were ready.
+    pub(crate) fn may_be_ours(&self, object: &Value) -> bool {
+        let cluster = label(object, labels::CLUSTER);
+        let mut nodes = self.own.iter().chain(&self.lost);
+        self.name.is_none()
+            && cluster.is_some()
+            && annotation(object, annotations::CLUSTER_UID).is_none()
+            && nodes.any(|machine| cluster_of(machine) == cluster)
+    }
+
     /// Whose a LoadBalancer is.
     pub(crate) fn whose(&self, object: &Value) -> Whose<'a> {
         let cluster = label(object, labels::CLUSTER);

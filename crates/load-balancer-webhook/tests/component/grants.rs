@@ -265,7 +265,6 @@ async fn without(cluster: &TestCluster, log: &Log, all: &[Grant], grant: &Grant)
         }
     };
     let nothing = [Value::Null, Value::Null, Value::Null];
-    let back_within = if is_registration(grant) { BACK_WITHIN } else { BACK_WITHIN };
     all_but(cluster, Side::Harvester, all, Some(grant)).await;
     let mut replica = Replica::start(cluster);
     replica.advance(cluster, A_WHILE).await;
@@ -273,7 +272,7 @@ async fn without(cluster: &TestCluster, log: &Log, all: &[Grant], grant: &Grant)
     expect("answered", &not_answered(cluster).await, answered);
     let line = log.wrong_line(grant);
     all_but(cluster, Side::Harvester, all, None).await;
-    replica.advance(cluster, back_within).await;
+    replica.advance(cluster, BACK_WITHIN).await;
     expect("registered after the grant", &not_registered(cluster, &nothing).await, &[]);
     expect("answered after the grant", &not_answered(cluster).await, &[]);
 
@@ -286,7 +285,7 @@ async fn without(cluster: &TestCluster, log: &Log, all: &[Grant], grant: &Grant)
     replica.advance(cluster, A_WHILE).await;
     expect("renewed", &not_registered(cluster, &former).await, renewed);
     all_but(cluster, Side::Harvester, all, None).await;
-    replica.advance(cluster, back_within).await;
+    replica.advance(cluster, BACK_WITHIN).await;
     expect("renewed after the grant", &not_registered(cluster, &former).await, &[]);
     replica.stop(cluster).await;
     drop(log.wrong_line(grant));

@@ -27,6 +27,7 @@ pub(super) fn leftovers(facts: &Facts) -> Result<Outcome, Outcome> {
         match machines.whose(object) {
             Whose::Ours => left.push(key(object)),
             Whose::Another(_) | Whose::Doubtful(_) => doubtful.push(key(object)),
+            Whose::Unproved if machines.may_be_ours(object) => doubtful.push(key(object)),
             Whose::Unproved => {}
         }
     }

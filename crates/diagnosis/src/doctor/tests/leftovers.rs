@@ -123,6 +123,24 @@ fn a_node_that_is_not_ready_proves_nothing() {
     assert!(told.contains(&("leftovers", Verdict::NotAsked)), "{told:?}");
 }
 
+// with its only machine its name is not proved either, and the Go program marks nothing with its UID
+#[test]
+fn what_carries_the_name_of_nodes_that_are_not_ready_is_not_passed_over() {
+    let told = told(|facts| {
+        change(&mut facts.guest, read::NODES, |all| {
+            for node in all["items"].as_array_mut().unwrap() {
+                node["status"]["conditions"] = json!([{"type": "Ready", "status": "Unknown"}]);
+            }
+        });
+        change(&mut facts.harvester, &read::balancers("team-a"), |all| {
+            all["items"][0]["metadata"]["labels"]["cloudprovider.harvesterhci.io/serviceName"] =
+                json!("gone");
+            all["items"][0]["status"] = json!({});
+        });
+    });
+    assert!(told.contains(&("leftovers", Verdict::NotAsked)), "{told:?}");
+}
+
 #[test]
 fn a_load_balancer_that_is_being_deleted_or_whose_address_is_in_use_is_no_leftover() {
     let changed = |fields: &'static [(&'static str, &'static str)]| {

@@ -6,7 +6,7 @@
 //! * Harvester is read before the guest cluster: whatever was made for a Service meanwhile has its Service in the lists.
 //! * `decide` is a pure function of what was read. Whatever a living cluster may use is none of its orphans, and what
 //!   cannot be read counts as living.
-//! * [`crate::whose`] says what proves whose an object is.
+//! * `whose` beside this folder says what proves whose an object is.
 //! * `delete` asks, decides again, writes down what is still the same object, and deletes that.
 
 pub mod cli;

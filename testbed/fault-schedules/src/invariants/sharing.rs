@@ -63,8 +63,7 @@ impl<'a> Sharing<'a> {
     fn primary(&self, name: &str) -> Option<Shared<'a>> {
         let (primary, object) = (*self.services.get(name)?, *self.objects.get(name)?);
         let address = match object.spec.workload() {
-            // who shares an address asks for IPv4
-            _ if !is_leased_out(object) => pool_address(object).filter(|address| !address.contains(':')),
+            _ if !is_leased_out(object) => pool_address(object),
             WorkloadType::Vm => object.status.as_ref().map(|status| status.address.clone()),
             WorkloadType::Cluster => ingress(primary).first().cloned(),
         };

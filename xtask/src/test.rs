@@ -133,7 +133,7 @@ impl Run<'_> {
             Part::Build => {
                 let mut command = workspace::cargo(["test", "--workspace", "--all-targets", "--no-run"]);
                 command.arg("--message-format=json-render-diagnostics");
-                let outcome = step::run_showing(part.says(), &mut command, built::without_json)?;
+                let outcome = step::run_showing(part.says(), &mut command, built::without_progress)?;
                 self.built = built::of(&outcome.output);
                 return Ok(Some(counts::of("", outcome.succeeded)));
             }
@@ -181,7 +181,7 @@ impl Run<'_> {
                 command
             }
         };
-        let outcome = step::run(part.says(), &mut command)?;
+        let outcome = step::run_showing(part.says(), &mut command, built::without_progress)?;
         Ok(Some(counts::of(&outcome.output, outcome.succeeded)))
     }
 

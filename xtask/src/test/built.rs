@@ -80,9 +80,15 @@ pub(super) fn of(output: &str) -> Built {
     built
 }
 
-/// `output` for people.
-pub(super) fn without_json(output: &str) -> String {
-    output.lines().filter(|line| !line.starts_with('{')).fold(String::new(), |text, line| text + line + "\n")
+/// The words by which cargo says what it is about to do.
+const PROGRESS: [&str; 6] = ["Blocking", "Checking", "Compiling", "Documenting", "Downloaded", "Downloading"];
+
+/// What is left of cargo's `output` where somebody looks for the reason of a failure.
+pub(super) fn without_progress(output: &str) -> String {
+    let says_nothing = |line: &&str| {
+        line.starts_with('{') || line.split_whitespace().next().is_some_and(|word| PROGRESS.contains(&word))
+    };
+    output.lines().filter(|line| !says_nothing(line)).fold(String::new(), |text, line| text + line + "\n")
 }
 
 #[cfg(test)]
@@ -116,6 +122,11 @@ mod tests {
             programs: vec![("harvester-cloud-provider".to_owned(), "/t/h".into())],
         };
         assert_eq!(of(OUTPUT), expected);
-        assert_eq!(without_json(OUTPUT), "   Compiling ipam v0.1.0\n");
+    }
+
+    #[test]
+    fn of_a_build_that_failed_the_reason_is_told_and_not_what_went_well() {
+        let reason = "error: linking with `cc` failed\n  = note: No space left on device\n";
+        assert_eq!(without_progress(&format!("{OUTPUT}    Checking ipam v0.1.0\n{reason}")), reason);
     }
 }

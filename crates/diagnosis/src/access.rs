@@ -1,5 +1,7 @@
-//! Clients that can only read.
+//! How the clusters are reached: clients that can only read, and the cloud-config with the token that counts.
 
+use cloud_config::CloudConfig;
+use credential_rotation::{InUse, in_use};
 use http::{Method, Request};
 use kube::{Client, client::Body};
 use tower::BoxError;
@@ -20,6 +22,16 @@ pub fn read_only(client: Client) -> Client {
         }
     });
     Client::new(service, namespace)
+}
+
+/// The cloud-config with the token that the parts use.
+pub(crate) async fn with_token_in_use(
+    given: Result<CloudConfig, cloud_config::Error>,
+    guest: Result<&Client, String>,
+    settings: &cloud_config::Options,
+) -> Result<InUse, cloud_config::Error> {
+    let connect = credential_rotation::connect(settings.clone());
+    Ok(in_use(given?, guest, &*connect).await)
 }
 
 /// For a decision that asks nobody.

@@ -6,7 +6,7 @@
 //! Everything is asked once. The checks are pure functions of the [`Facts`]. A check needs others: while one of them is red,
 //! it says nothing of its own, so that one fault shows as one red line. Before the programs are replaced some checks more are
 //! made, and those of what is not there yet are left out ([`Occasion`]). The text of others is cleaned in one place,
-//! [`examine`].
+//! [`decide`].
 
 mod checks;
 pub mod cli;
@@ -123,7 +123,7 @@ pub struct Finding {
 }
 
 /// The outcome of every check of this occasion, in the order of the list.
-pub fn examine(facts: &Facts, occasion: Occasion) -> Vec<Finding> {
+pub fn decide(facts: &Facts, occasion: Occasion) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
     for check in CHECKS.iter().filter(|check| check.occasions.contains(&occasion)) {
         let hinders = |needed: &&str| {

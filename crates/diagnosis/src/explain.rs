@@ -21,5 +21,20 @@ mod read;
 pub mod report;
 mod text;
 
-pub use read::{Assumed, Clusters, Error, explain};
+use controller_kit::ObjectKey;
+use jiff::Timestamp;
+pub use read::{Assumed, Clusters, Error};
 pub use text::render;
+
+/// Explains one Service.
+///
+/// # Errors
+/// The Service does not exist or cannot be read. Nothing else that is missing is an error: the report names it.
+pub async fn explain(
+    clusters: &Clusters,
+    assumed: Assumed,
+    service: &ObjectKey,
+    now: Timestamp,
+) -> Result<report::Report, Error> {
+    Ok(decide::decide(&read::read(clusters, assumed, service, now).await?))
+}

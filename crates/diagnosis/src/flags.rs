@@ -1,10 +1,7 @@
-//! Flags of all programs that look at both clusters, and what these do with them.
+//! Flags of all programs that look at both clusters.
 
 use std::process::ExitCode;
 
-use cloud_config::CloudConfig;
-use credential_rotation::{InUse, in_use};
-use kube::Client;
 use program::{
     complain,
     flags::{Flag, Reader},
@@ -39,16 +36,6 @@ pub(crate) fn is_json(reader: &mut Reader<'_>) -> bool {
         "json" => Ok(true),
         _ => Err(format!("{text:?}: use text or json")),
     })
-}
-
-/// The cloud-config with the token that the parts use.
-pub(crate) async fn used(
-    given: Result<CloudConfig, cloud_config::Error>,
-    guest: Result<&Client, String>,
-    settings: &cloud_config::Options,
-) -> Result<InUse, cloud_config::Error> {
-    let connect = credential_rotation::connect(settings.clone());
-    Ok(in_use(given?, guest, &*connect).await)
 }
 
 /// Tells each fault of a command line.

@@ -1,9 +1,9 @@
-//! Fields of objects as they were read. What is missing is empty.
+//! Fields of objects as they were read. Text, lists and arrays that are missing are empty; what may be absent on purpose is `None`.
 
 use serde_json::Value;
 
-/// The items of a list.
-pub(crate) fn items(list: &Value) -> &[Value] {
+/// The items of a list; anything else has none.
+pub(crate) fn items_or_none(list: &Value) -> &[Value] {
     list["items"].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 

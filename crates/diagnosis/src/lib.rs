@@ -8,7 +8,7 @@
 //! | [`orphans`] | what is left behind on Harvester |
 //! | [`status`] | both clusters on one screen |
 //!
-//! They share: `access`, clients that can only read; `flags`, of all of them; `whose`, what proves whose an object is; `json`, fields
+//! They share: `access`, how the clusters are reached; `flags`, of all of them; `whose`, what proves whose an object is; `json`, fields
 //! of objects as they were read; [`screen`], text for terminals; `shell`, values in commands that people paste.
 
 #![forbid(unsafe_code)]

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
-    doctor::{Finding, Occasion, Verdict, examine, facts::Facts, read},
+    doctor::{self, Finding, Occasion, Verdict, facts::Facts, read},
     json::{self, annotation, condition, is_true, key, members, name, text, uid},
     screen::cut,
     screen::{Colour, table},
@@ -71,8 +71,8 @@ pub struct Status {
 }
 
 /// What is on the screen.
-pub fn status(facts: &Facts) -> Status {
-    let findings = examine(facts, Occasion::Daily);
+pub fn decide(facts: &Facts) -> Status {
+    let findings = doctor::decide(facts, Occasion::Daily);
     let of =
         |id: &str| findings.iter().find(|finding| finding.id == id).map_or("", |finding| &finding.sentence);
     let guest = format!("{}; controllers: {}", of("guest-api"), of("ccm"));
@@ -86,7 +86,7 @@ pub fn status(facts: &Facts) -> Status {
     let mut items = |cluster: &'static str, path: &str| -> Vec<Value> {
         let answers = if cluster == "guest" { &facts.guest.answers } else { &facts.harvester.answers };
         match answers.get(path) {
-            Some(Ok(list)) => json::items(list).to_vec(),
+            Some(Ok(list)) => json::items_or_none(list).to_vec(),
             Some(Err(failed)) => {
                 not_read.push(cut(&format!("{cluster}: GET {path} failed: {}", failed.why)));
                 Vec::new()

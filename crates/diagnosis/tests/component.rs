@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cloud_provider::Duties;
 use controller_kit::ObjectKey;
 use diagnosis::{
-    doctor::{Finding, Occasion, Verdict, examine, facts::Config, read::read_with},
+    doctor::{Finding, Occasion, Verdict, decide, facts::Config, read::read_with},
     explain::{
         Assumed, Clusters, Error, explain, render,
         report::{Report, State},
@@ -371,7 +371,7 @@ async fn examined(system: &System, harvester: Option<Client>) -> Vec<Finding> {
         renewal: None,
     };
     let guest = system.cluster.guest.client(User::Driver);
-    examine(&read_with(&guest, Ok(config), harvester, system.clock.now()).await, Occasion::Daily)
+    decide(&read_with(&guest, Ok(config), harvester, system.clock.now()).await, Occasion::Daily)
 }
 
 fn verdict<'a>(findings: &'a [Finding], id: &str) -> &'a Finding {

@@ -212,7 +212,7 @@ fn unread(path: &str, failed: &Failed) -> Outcome {
 }
 
 fn items<'a>(cluster: &'a Cluster, path: &str) -> Result<&'a [Value], Outcome> {
-    Ok(json::items(got(cluster, path)?))
+    Ok(json::items_or_none(got(cluster, path)?))
 }
 
 /// The first few, and how many more.

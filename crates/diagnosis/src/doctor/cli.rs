@@ -10,9 +10,10 @@ use program::{
     flags::{Flag, Table},
 };
 
-use super::{CHECKS, Finding, Occasion, Verdict, examine, read, render};
+use super::{CHECKS, Finding, Occasion, Verdict, decide, read, render};
 use crate::{
-    flags::{CLOUD_CONFIG, GUEST, OUTPUT, PROGRAM, is_json, refuse, used},
+    access::with_token_in_use,
+    flags::{CLOUD_CONFIG, GUEST, OUTPUT, PROGRAM, is_json, refuse},
     screen::Colour,
 };
 
@@ -74,7 +75,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         let config = cloud_config::find(cloud_config.as_deref()).and_then(|file| CloudConfig::read(&file));
         let now = process.clock.now();
         let read = async {
-            let used = used(config, Ok(&guest), &settings).await;
+            let used = with_token_in_use(config, Ok(&guest), &settings).await;
             read::read(&guest, used.as_ref().map_err(ToString::to_string), &settings, now).await
         };
         let mut facts = program::progress("reading both clusters", Box::pin(read)).await;
@@ -84,7 +85,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
                 Err(error) => Err(error.to_string()),
             });
         }
-        Ok::<_, cloud_config::Error>(examine(&facts, occasion))
+        Ok::<_, cloud_config::Error>(decide(&facts, occasion))
     });
     match outcome {
         Ok(Ok(findings)) => show(&findings, json),

@@ -164,7 +164,7 @@ pub(crate) fn healthy() -> Facts {
 }
 
 fn of(verdict: Verdict, facts: &Facts) -> Vec<&'static str> {
-    let findings = examine(facts, Occasion::Daily);
+    let findings = decide(facts, Occasion::Daily);
     findings.iter().filter(|finding| finding.verdict == verdict).map(|finding| finding.id).collect()
 }
 
@@ -182,7 +182,7 @@ fn change(cluster: &mut Cluster, path: &str, change: impl FnOnce(&mut Value)) {
 #[case(Occasion::BeforeUpgrade, 24)]
 #[case(Occasion::BeforeRollback, 25)]
 fn of_two_clusters_in_order_every_check_is_green(#[case] occasion: Occasion, #[case] at_least: usize) {
-    let findings = examine(&healthy(), occasion);
+    let findings = decide(&healthy(), occasion);
     let green = findings.iter().all(|finding| finding.verdict == Verdict::Green && finding.mend.is_none());
     assert!(green, "{findings:#?}");
     assert!(findings.len() >= at_least, "{}", findings.len());
@@ -334,7 +334,7 @@ fn at(text: &str) -> jiff::Timestamp {
 fn of_one_thing_that_is_broken_that_line_alone_is_red(#[case] id: &str, #[case] broken: fn(&mut Facts)) {
     let mut facts = healthy();
     broken(&mut facts);
-    let findings = examine(&facts, Occasion::Daily);
+    let findings = decide(&facts, Occasion::Daily);
     assert_eq!(of(Verdict::Red, &facts), [id], "{findings:#?}");
     let red = findings.iter().find(|finding| finding.verdict == Verdict::Red).unwrap();
     assert!(red.mend.as_ref().is_some_and(|mend| !mend.is_empty()), "{red:?}");
@@ -353,7 +353,7 @@ fn a_rancher_that_forgot_this_harvester_is_told_of_the_cloud_credential_too() {
     let mut facts = healthy();
     rancher(&mut facts).answer =
         Err(failed(Trouble::NotFound, "clusters.management.cattle.io \"c-m-1\" not found"));
-    let findings = examine(&facts, Occasion::Daily);
+    let findings = decide(&facts, Occasion::Daily);
     let credential = findings.iter().find(|finding| finding.id == "rancher-credential").unwrap();
     assert!(credential.mend.as_ref().unwrap().contains("53642"), "{credential:?}");
     assert_eq!(of(Verdict::Red, &facts), ["rancher-credential"]);
@@ -363,7 +363,7 @@ fn a_rancher_that_forgot_this_harvester_is_told_of_the_cloud_credential_too() {
 fn a_cloud_credential_that_was_not_given_is_not_asked_and_the_line_says_where_it_is() {
     let mut facts = healthy();
     facts.rancher = None;
-    let findings = examine(&facts, Occasion::Daily);
+    let findings = decide(&facts, Occasion::Daily);
     let credential = findings.iter().find(|finding| finding.id == "rancher-credential").unwrap();
     assert_eq!(credential.verdict, Verdict::NotAsked);
     assert!(credential.sentence.contains("harvestercredentialConfig-kubeconfigContent"), "{credential:?}");
@@ -382,7 +382,7 @@ fn a_credential_that_ends_in_five_days_is_amber_and_one_that_is_about_to_be_rene
 fn told(changed: impl FnOnce(&mut Facts)) -> Vec<(&'static str, Verdict)> {
     let mut facts = healthy();
     changed(&mut facts);
-    let findings = examine(&facts, Occasion::Daily).into_iter();
+    let findings = decide(&facts, Occasion::Daily).into_iter();
     findings.filter(|it| it.verdict != Verdict::Green).map(|it| (it.id, it.verdict)).collect()
 }
 
@@ -396,7 +396,7 @@ fn a_machine_of_the_former_life_is_missed_and_a_cloud_config_of_another_cluster_
         facts
     };
     assert_eq!(of(Verdict::Red, &facts("made-anew")), ["machines"]);
-    let findings = examine(&facts("made-anew"), Occasion::Daily);
+    let findings = decide(&facts("made-anew"), Occasion::Daily);
     let machines = findings.iter().find(|finding| finding.id == "machines").unwrap();
     assert!(machines.mend.as_ref().unwrap().contains("another cluster's"), "{machines:?}");
 }
@@ -442,7 +442,7 @@ fn a_rancher_that_knows_this_harvester_by_another_name_is_told_with_its_issue() 
     let mut facts = healthy();
     let gone = failed(Trouble::NotFound, "clusters.management.cattle.io \"c-m-1\" not found");
     facts.harvester.answers.values_mut().for_each(|answer| *answer = Err(gone.clone()));
-    let findings = examine(&facts, Occasion::Daily);
+    let findings = decide(&facts, Occasion::Daily);
     let login = findings.iter().find(|finding| finding.id == "harvester-login").unwrap();
     assert!(login.verdict == Verdict::Red && login.mend.as_ref().unwrap().contains("53642"), "{login:?}");
     assert_eq!(of(Verdict::Red, &facts), ["harvester-login"]);
@@ -452,7 +452,7 @@ fn a_rancher_that_knows_this_harvester_by_another_name_is_told_with_its_issue() 
 fn what_the_kubeconfig_may_not_read_is_not_asked_and_named() {
     let mut facts = healthy();
     answers(&mut facts.harvester, read::POOLS, Err(failed(Trouble::Forbidden, "ippools is forbidden")));
-    let findings = examine(&facts, Occasion::Daily);
+    let findings = decide(&facts, Occasion::Daily);
     let pools = findings.iter().find(|finding| finding.id == "pools").unwrap();
     assert_eq!((pools.verdict, pools.because), (Verdict::NotAsked, None));
     assert!(pools.sentence.contains("ippools is forbidden"), "{pools:?}");
@@ -485,7 +485,7 @@ fn a_check_needs_only_those_that_stand_before_it_and_each_id_is_there_once() {
 fn each_finding_is_one_line_and_its_next_step_another() {
     let mut facts = healthy();
     facts.config = Err("no cloud-config found".to_owned());
-    let findings = examine(&facts, Occasion::Daily);
+    let findings = decide(&facts, Occasion::Daily);
     let text = render(&findings, Colour(false));
     assert_eq!(text.lines().count(), findings.len() + 1);
     assert!(text.contains("cloud-config           red       no cloud-config found\n"), "{text}");
@@ -500,7 +500,7 @@ fn no_control_character_of_others_reaches_a_terminal() {
         all["items"][0]["metadata"]["name"] = json!("kube\u{1b}[2J-vip");
         all["items"][0]["status"]["numberReady"] = json!(0);
     });
-    let findings = examine(&facts, Occasion::Daily);
+    let findings = decide(&facts, Occasion::Daily);
     assert_eq!(of(Verdict::Red, &facts), ["kube-vip"]);
     assert!(!render(&findings, Colour(false)).contains(['\u{1b}', '\u{7}']), "{findings:#?}");
 }

@@ -15,7 +15,10 @@ use program::{
 };
 
 use super::{Assumed, Clusters, Error, explain, render, report::Report};
-use crate::flags::{CLOUD_CONFIG, GUEST, NAMESPACE, OUTPUT, PROGRAM, is_json, refuse, used};
+use crate::{
+    access::with_token_in_use,
+    flags::{CLOUD_CONFIG, GUEST, NAMESPACE, OUTPUT, PROGRAM, is_json, refuse},
+};
 
 const NO_SUCH_SERVICE: u8 = 3;
 
@@ -111,7 +114,7 @@ async fn run(options: Options, now: jiff::Timestamp) -> Result<Report, Fatal> {
         Ok(file) => CloudConfig::read(&file),
         Err(error) => Err(error),
     };
-    let config = used(config, Ok(&guest), &settings).await.map(|used| used.config);
+    let config = with_token_in_use(config, Ok(&guest), &settings).await.map(|used| used.config);
     let config = unless_named(config, is_named)?;
     let in_config = config.as_ref().map(|config| config.namespace.clone()).ok();
     assumed.rules.namespace = namespace.or(in_config).unwrap_or_else(|| "default".to_owned());

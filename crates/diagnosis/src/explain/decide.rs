@@ -64,7 +64,7 @@ fn ready_of(object: &LoadBalancer) -> Option<&harvester_api::Condition> {
 }
 
 /// Makes the report.
-pub(crate) fn report_of(read: &Read) -> Report {
+pub(crate) fn decide(read: &Read) -> Report {
     let Read { service, dry_run, .. } = read;
     let spec = service.spec.as_ref();
     let name = format!("{}/{}", service.namespace().unwrap_or_default(), service.name_any());

@@ -16,8 +16,8 @@ use kube::{Api, Client, Resource, ResourceExt as _, api::ListParams, core::Names
 use load_balancer::{PoolChoice, dry_run as pools};
 
 use super::{
-    decide::{last_seen, report_of, waited},
-    report::{NotRead, Report},
+    decide::{last_seen, waited},
+    report::NotRead,
 };
 use crate::{
     access::{nobody, read_only},
@@ -84,20 +84,14 @@ pub(crate) struct Read {
     pub(crate) now: Timestamp,
 }
 
-/// Explains one Service.
-///
 /// # Errors
-/// The Service does not exist or cannot be read. Nothing else that is missing is an error: the report names it.
-pub async fn explain(
+/// The Service does not exist or cannot be read. Nothing else that is missing is an error: it is named.
+pub(crate) async fn read(
     clusters: &Clusters,
     assumed: Assumed,
-    service: &ObjectKey,
+    key: &ObjectKey,
     now: Timestamp,
-) -> Result<Report, Error> {
-    Ok(report_of(&read(clusters, assumed, service, now).await?))
-}
-
-async fn read(clusters: &Clusters, assumed: Assumed, key: &ObjectKey, now: Timestamp) -> Result<Read, Error> {
+) -> Result<Read, Error> {
     let rules = &assumed.rules;
     let guest = read_only(clusters.guest.clone());
     let cluster = || clusters.guest_name.clone();

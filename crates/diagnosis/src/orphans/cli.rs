@@ -22,8 +22,8 @@ use program::{
 
 use super::{Deletion, Orphan, Report, decide, delete, facts, render};
 use crate::{
-    access::read_only,
-    flags::{CLOUD_CONFIG, GUEST, NAMESPACE, OUTPUT, PROGRAM, is_json, refuse, used},
+    access::{read_only, with_token_in_use},
+    flags::{CLOUD_CONFIG, GUEST, NAMESPACE, OUTPUT, PROGRAM, is_json, refuse},
     screen::cut,
 };
 
@@ -111,7 +111,7 @@ impl Clusters {
         let config =
             cloud_config::find(asked.cloud_config.as_deref()).and_then(|file| CloudConfig::read(&file));
         let InUse { config, note, .. } =
-            used(config, guest.as_ref().map_err(Clone::clone), &settings).await?;
+            with_token_in_use(config, guest.as_ref().map_err(Clone::clone), &settings).await?;
         let namespace = asked.namespace.clone().unwrap_or_else(|| config.namespace.clone());
         let harvester = Connection::open(&config, &settings)?.client();
         Ok(Self { guest, harvester, namespace, note })

@@ -10,10 +10,11 @@ use program::{
     flags::{Flag, Table},
 };
 
-use super::{render, status};
+use super::{decide, render};
 use crate::{
+    access::with_token_in_use,
     doctor::read,
-    flags::{CLOUD_CONFIG, GUEST, OUTPUT, PROGRAM, is_json, refuse, used},
+    flags::{CLOUD_CONFIG, GUEST, OUTPUT, PROGRAM, is_json, refuse},
     screen::{Colour, over},
 };
 
@@ -67,7 +68,7 @@ async fn run(
     let config = cloud_config::find(cloud_config.as_deref()).and_then(|file| CloudConfig::read(&file));
     let now = process.clock.now();
     let read = async {
-        let used = used(config, Ok(&guest), &settings).await;
+        let used = with_token_in_use(config, Ok(&guest), &settings).await;
         let facts = read::read(&guest, used.as_ref().map_err(ToString::to_string), &settings, now).await;
         (used, facts)
     };
@@ -77,7 +78,7 @@ async fn run(
     let (is_terminal, colour) = (std::io::stdout().is_terminal(), Colour::of_stdout());
     let mut shown = String::new();
     loop {
-        let now = status(&facts);
+        let now = decide(&facts);
         if json {
             let text = serde_json::to_string_pretty(&now).map_err(|error| error.to_string())?;
             program::show(&(text + "\n"));

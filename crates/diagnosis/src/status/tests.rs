@@ -9,7 +9,7 @@ use crate::doctor::{
 
 #[test]
 fn of_two_clusters_in_order_the_screen_shows_services_nodes_and_pools() {
-    let status = status(&healthy());
+    let status = decide(&healthy());
     assert_eq!((status.findings.len(), status.services.len(), status.nodes.len()), (0, 2, 1), "{status:#?}");
     assert_eq!((status.pools[0].name.as_str(), status.pools[0].available), ("lab", 7));
     assert_eq!(status.nodes[0].machine.as_deref(), Some("blue-1"));
@@ -33,12 +33,12 @@ fn a_service_without_address_stands_first_with_the_sentence_of_its_load_balancer
     let foreign = json!({"metadata": {"namespace": "shop", "name": "metal", "uid": "s8"},
         "spec": {"type": "LoadBalancer", "loadBalancerClass": "metallb"}});
     services["items"].as_array_mut().unwrap().extend([waiting, foreign]);
-    assert_eq!(status(&facts).services[0].because, "it has no LoadBalancer in Harvester");
+    assert_eq!(decide(&facts).services[0].because, "it has no LoadBalancer in Harvester");
     let balancers = facts.harvester.answers.get_mut(&read::balancers("team-a")).unwrap().as_mut().unwrap();
     balancers["items"][0] = json!({"metadata": {"namespace": "team-a", "name": "blue-zoo",
             "labels": {labels::SERVICE_NAMESPACE: "shop", labels::SERVICE_NAME: "zoo"}},
         "status": {"conditions": [{"type": "Ready", "status": "False", "message": "no pool\u{1b}[31m is free"}]}});
-    let status = status(&facts);
+    let status = decide(&facts);
     let first = &status.services[0];
     assert_eq!(
         (first.name.as_str(), first.object.as_str(), first.is_served),
@@ -58,7 +58,7 @@ fn what_is_red_is_told_with_its_next_step_and_what_cannot_be_read_is_named() {
     facts.harvester.answers.insert(read::POOLS.to_owned(), Err(failed));
     facts.guest.answers.get_mut(read::NODES).unwrap().as_mut().unwrap()["items"][0]["spec"]["providerID"] =
         json!("harvester://gone");
-    let status = status(&facts);
+    let status = decide(&facts);
     assert_eq!(status.findings.iter().map(|it| it.id).collect::<Vec<_>>(), ["machines"]);
     let page = render(&status, Colour(false));
     assert!(page.contains("  red   machines: ") && page.contains("        → "), "{page}");
@@ -70,6 +70,6 @@ fn without_a_cloud_config_the_guest_is_shown_alone() {
     let mut facts = healthy();
     facts.config = Err("no cloud-config found".to_owned());
     facts.harvester.answers.clear();
-    let page = render(&status(&facts), Colour(false));
+    let page = render(&decide(&facts), Colour(false));
     assert!(page.contains("Harvester  no cloud-config found\n") && page.contains("shop/web"), "{page}");
 }

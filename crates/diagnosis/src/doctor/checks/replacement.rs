@@ -172,7 +172,7 @@ pub(super) fn way_back_fields(facts: &Facts) -> Result<Outcome, Outcome> {
     let objects = items(&facts.harvester, &read::balancers(&config(facts)?.namespace))?;
     // most cloud-configs may not list pools
     let pools = answer(&facts.harvester, read::POOLS).as_ref().ok();
-    let pools = pools.map(json::items).unwrap_or_default();
+    let pools = pools.map(json::items_or_none).unwrap_or_default();
     let drains = |pool: &Value| {
         let is_draining = members(&pool["spec"]["ranges"]).iter().any(|range| range["drain"] == true);
         is_draining.then(|| format!("{} (spec.ranges.drain)", name(pool)))

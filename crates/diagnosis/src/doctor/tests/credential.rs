@@ -22,7 +22,7 @@ fn lasts(config: &mut Config, life: i64, left: i64) {
 }
 
 fn line(facts: &Facts, id: &str) -> Finding {
-    examine(facts, Occasion::Daily).into_iter().find(|finding| finding.id == id).unwrap()
+    decide(facts, Occasion::Daily).into_iter().find(|finding| finding.id == id).unwrap()
 }
 
 // the life of the token and what is left, in hours; whether a release renews it
@@ -105,7 +105,7 @@ fn no_next_step_writes_over_the_cloud_config_in_use() {
     let mut unread = healthy();
     unread.config = Err("no such file".to_owned());
     let all = [ended, denied, unread]
-        .map(|facts| [Occasion::Daily, Occasion::BeforeRollback].map(|occasion| examine(&facts, occasion)));
+        .map(|facts| [Occasion::Daily, Occasion::BeforeRollback].map(|occasion| decide(&facts, occasion)));
     let mends: Vec<_> = all.into_iter().flatten().flatten().filter_map(|finding| finding.mend).collect();
     assert!(mends.iter().filter(|mend| mend.contains("> ")).count() >= 4, "{mends:#?}");
     assert!(mends.iter().all(|mend| !mend.contains("> cloud-config")), "{mends:#?}");

@@ -11,7 +11,7 @@ use super::{
 
 /// The one check that says something else than green before a replacement.
 fn not_green(facts: &Facts, occasion: Occasion) -> Vec<(&'static str, Verdict, String)> {
-    let findings = examine(facts, occasion).into_iter().filter(|finding| finding.verdict != Verdict::Green);
+    let findings = decide(facts, occasion).into_iter().filter(|finding| finding.verdict != Verdict::Green);
     let told = findings.map(|finding| {
         assert!(finding.mend.as_ref().is_some_and(|mend| !mend.is_empty()), "{finding:?}");
         (finding.id, finding.verdict, finding.sentence)

@@ -71,7 +71,7 @@ fn a_missing_right_is_red_where_the_part_does_not_work_without_and_the_line_says
 ) {
     let mut facts = healthy();
     deny(&mut facts, verb, resource);
-    let found = examine(&facts, Occasion::Daily).into_iter().find(|finding| finding.id == id).unwrap();
+    let found = decide(&facts, Occasion::Daily).into_iter().find(|finding| finding.id == id).unwrap();
     assert_eq!(found.verdict, verdict, "{found:?}");
     assert!(found.sentence.contains(words), "{found:?}");
     let mend = found.mend.unwrap();
@@ -139,7 +139,7 @@ fn the_controller_that_k3s_has_built_in_is_named_by_the_nodes_that_it_took() {
     change(&mut facts.guest, read::NODES, |all| {
         all["items"][0]["spec"]["providerID"] = json!("k3s://blue-1");
     });
-    let findings = examine(&facts, Occasion::Daily);
+    let findings = decide(&facts, Occasion::Daily);
     let red: Vec<_> = findings.iter().filter(|finding| finding.verdict == Verdict::Red).collect();
     assert!(matches!(red[..], [nodes] if nodes.id == "nodes"), "{red:?}");
     assert!(red[0].mend.as_ref().unwrap().contains("disable-cloud-controller"), "{red:?}");

@@ -136,7 +136,7 @@ fn the_command_about_kube_vip_names_the_kind_that_it_has() {
             drop(all["items"].as_array_mut().unwrap().remove(0));
         });
         change(&mut facts.guest, set, |all| all["items"].as_array_mut().unwrap().push(vip));
-        let findings = examine(&facts, Occasion::Daily);
+        let findings = decide(&facts, Occasion::Daily);
         findings.into_iter().find(|finding| finding.id == "kube-vip").unwrap().mend.unwrap()
     };
     assert_eq!(

@@ -131,7 +131,7 @@ fn read_with(
 }
 
 fn explained(more: &Value, lb: Option<RawObject<LoadBalancer>>) -> Report {
-    report_of(&read(vec![service("web", more)], lb))
+    decide(&read(vec![service("web", more)], lb))
 }
 
 #[tokio::test]
@@ -171,7 +171,7 @@ Assumed      a cloud controller manager with --allowed-data-paths=guest,host --c
 async fn the_page_says_which_lookups_are_off() {
     let mut read = read(vec![service("web", &json!({}))], None);
     (read.assumed.host_names, read.assumed.follows_vms) = (false, false);
-    let flags = report_of(&read).flags;
+    let flags = decide(&read).flags;
     for flag in ["disable-hostname-lookup", "disable-vmi-controller"] {
         assert_eq!(flags.get(flag).map(String::as_str), Some("true"), "{flag}");
     }
@@ -221,7 +221,7 @@ async fn the_headline_says_the_state(#[case] more: Value, #[case] state: State, 
     let others = [("api", "admin"), ("admin", "api")];
     let others = others.map(|(name, primary)| service(name, &annotated("primary-service", primary)));
     let all = [service("web", &more)].into_iter().chain(others).collect();
-    let report = report_of(&read(all, None));
+    let report = decide(&read(all, None));
     assert_eq!(report.state, state, "{}", report.headline);
     assert!(report.headline.contains(part), "{}", report.headline);
 }
@@ -229,11 +229,11 @@ async fn the_headline_says_the_state(#[case] more: Value, #[case] state: State, 
 #[tokio::test]
 async fn without_the_lists_of_vms_a_service_on_the_host_datapath_is_not_called_refused() {
     let host = annotated("data-path", "host");
-    let report = report_of(&read_with(vec![service("web", &host)], None, Cache::empty()));
+    let report = decide(&read_with(vec![service("web", &host)], None, Cache::empty()));
     assert_eq!(report.state, State::Unknown, "{}", report.headline);
     let mut wrong = host;
     merge(&mut wrong, &annotated("ipam", "static"));
-    let report = report_of(&read_with(vec![service("web", &wrong)], None, Cache::empty()));
+    let report = decide(&read_with(vec![service("web", &wrong)], None, Cache::empty()));
     assert_eq!(report.state, State::Refused, "{}", report.headline);
 }
 
@@ -275,13 +275,13 @@ async fn a_controller_that_does_not_run_is_in_the_headline(
     let mut read = read(vec![service("web", &json!({}))], None);
     let lease = read.lease.as_mut().unwrap().as_mut().unwrap();
     lease.spec.as_mut().unwrap().renew_time = serde_json::from_value(json!(renewed)).unwrap();
-    let report = report_of(&read);
+    let report = decide(&read);
     assert_eq!(report.controller.runs, runs);
     let told = report.headline.contains("no cloud controller manager runs: ccm-0 renewed Lease");
     assert_eq!(told, runs == Some(false), "{}", report.headline);
     read.lease = Some(None);
-    assert!(report_of(&read).headline.contains("there is no Lease"));
-    assert_eq!(report_of(&Read { lease: None, ..read }).controller.runs, None);
+    assert!(decide(&read).headline.contains("there is no Lease"));
+    assert_eq!(decide(&Read { lease: None, ..read }).controller.runs, None);
 }
 
 #[tokio::test]
@@ -291,10 +291,10 @@ async fn an_object_that_the_status_does_not_know_of_is_told_with_its_pools_answe
     assert_eq!(read.dry_run.key, key);
     read.pools.as_mut().unwrap().outcome =
         Outcome::Gets { pool: "lab".into(), address: "192.0.2.2".parse().unwrap() };
-    let sentence = report_of(&read).address.sentence;
+    let sentence = decide(&read).address.sentence;
     assert!(sentence.contains("pool lab has 192.0.2.2 to give"), "{sentence}");
     read.pools = None;
-    let sentence = report_of(&read).address.sentence;
+    let sentence = decide(&read).address.sentence;
     assert!(sentence.contains("without the right to list ippools"), "{sentence}");
 }
 
@@ -305,7 +305,7 @@ async fn what_another_flag_of_the_load_balancer_decides_is_a_line_of_its_own_and
     let gets = Outcome::Gets { pool: "next".to_owned(), address: "192.0.2.7".parse().unwrap() };
     read.pools.as_mut().unwrap().depends = vec![("fall-over-when-full", gets)];
     read.assumed.pool_choice.strict_global_network = true;
-    let report = report_of(&read);
+    let report = decide(&read);
     let expected = "under a load balancer with --fall-over-when-full it gets 192.0.2.7 of pool next";
     assert_eq!(report.address.depends, [expected]);
     let text = render(&report);

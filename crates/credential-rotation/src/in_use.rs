@@ -4,17 +4,21 @@
 //! A copy counts as it does for the parts: it is the given text with another token of the same account, and Harvester takes that
 //! token.
 
+use std::collections::BTreeSet;
+
 use cloud_config::{CloudConfig, places};
 use controller_kit::error_message;
 use jiff::SignedDuration;
-use k8s_openapi::api::core::v1::Secret;
-use kube::{Api, Client};
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Secret, rbac::v1::ClusterRoleBinding};
+use kube::{Api, Client, api::ListParams};
 
 use crate::{Connect, SecretName, life::is_renewed_in_time, rotator::is_refused, token::Claims};
 
-/// Where the charts have the leaders keep their copies.
+/// Where releases usually are, and where a release that is gone leaves its copy.
 const NAMESPACE: &str = "kube-system";
 const SECRETS: [&str; 2] = ["harvester-cloud-provider-rotated", "harvester-csi-driver-rotated"];
+/// By this a leader is told where to keep its copy.
+const ARGUMENT: &str = "--rotated-credential-secret=";
 
 /// A cloud-config with the token that the parts use.
 #[derive(Clone, Debug)]
@@ -131,17 +135,57 @@ pub async fn in_use(given: CloudConfig, guest: Result<&Client, String>, connect:
             return InUse { config: given, note: Some(note), renewal: None };
         }
     };
+    let mut secrets =
+        SECRETS.map(|name| SecretName { namespace: NAMESPACE.to_owned(), name: name.to_owned() }).to_vec();
+    let releases = releases(guest).await;
+    let elsewhere = releases.iter().flatten().filter(|secret| !secrets.contains(secret)).cloned();
+    secrets.extend(elsewhere.collect::<Vec<_>>());
     let mut held = Vec::new();
-    for name in SECRETS {
-        let secret = SecretName { namespace: NAMESPACE.to_owned(), name: name.to_owned() };
+    for secret in secrets {
         let found = look(&given, guest, &secret, connect).await;
         held.push((secret, found));
     }
-    let Choice { token, note, renewed_in } = choose(&held);
+    let Choice { token, mut note, renewed_in } = choose(&held);
+    if let (Err(why), None) = (&releases, renewed_in) {
+        note += &format!("; whether a release is outside of {NAMESPACE} is not known ({why})");
+    }
     let config = token.map_or_else(|| given.clone(), |token| given.with_token(token));
     let renewal =
         renewed_in.and_then(|secret| Some(Renewal { claims: renewable(&config)?, secret: secret.clone() }));
     InUse { config, note: Some(note), renewal }
+}
+
+/// The Secrets that the leaders of this cluster are told to write, wherever their releases are.
+async fn releases(guest: &Client) -> Result<BTreeSet<SecretName>, String> {
+    let (deployments, bindings) =
+        (Api::<Deployment>::all(guest.clone()), Api::<ClusterRoleBinding>::all(guest.clone()));
+    let all = ListParams::default();
+    let deployments = deployments.list(&all).await.map_err(|error| error_message(&error))?;
+    let bindings = bindings.list(&all).await.map_err(|error| error_message(&error))?;
+    Ok(told(&deployments.items, &bindings.items))
+}
+
+/// A Deployment counts in kube-system, or where its account has a ClusterRoleBinding, as the leaders' have: users of one namespace
+/// decide nothing here.
+fn told(deployments: &[Deployment], bindings: &[ClusterRoleBinding]) -> BTreeSet<SecretName> {
+    let subjects = bindings.iter().flat_map(|binding| binding.subjects.iter().flatten());
+    let accounts = subjects.filter(|subject| subject.kind == "ServiceAccount");
+    let accounts: BTreeSet<_> =
+        accounts.map(|subject| (subject.namespace.as_deref(), subject.name.as_str())).collect();
+    let mut found = BTreeSet::new();
+    for deployment in deployments {
+        let namespace = deployment.metadata.namespace.as_deref();
+        let Some(pod) = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref()) else {
+            continue;
+        };
+        let account = pod.service_account_name.as_deref().unwrap_or("default");
+        if namespace != Some(NAMESPACE) && !accounts.contains(&(namespace, account)) {
+            continue;
+        }
+        let words = pod.containers.iter().flat_map(|container| container.args.iter().flatten());
+        found.extend(words.filter_map(|word| SecretName::read(word.strip_prefix(ARGUMENT)?).ok()));
+    }
+    found
 }
 
 async fn look(given: &CloudConfig, guest: &Client, secret: &SecretName, connect: &Connect) -> Held {

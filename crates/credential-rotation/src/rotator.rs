@@ -32,7 +32,7 @@ const REFUSED_AGAIN: Duration = Duration::from_secs(30);
 const SHORTEST_LIFE: Duration = Duration::from_secs(60);
 
 /// Namespace and name of the Secret that has the copy.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SecretName {
     pub namespace: String,
     pub name: String,

@@ -42,15 +42,34 @@ fn status(code: u16, reason: &str) -> Response<Body> {
     answer(code, &status)
 }
 
-/// A guest cluster with these Secrets, as content or as an answer's code; and which of them were asked for.
+const DEPLOYMENTS: &str = "/apis/apps/v1/deployments";
+const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+
+/// A guest cluster with these Secrets, as content or as an answer's code, and with nothing else; and what was asked for.
 fn guest(secrets: [(&'static str, Result<String, u16>); 2]) -> (Client, Arc<Mutex<Vec<String>>>) {
+    guest_with(secrets, Ok([json!({"items": [], "metadata": {}}), json!({"items": [], "metadata": {}})]))
+}
+
+/// The same with Deployments and ClusterRoleBindings, or with none that may be read.
+fn guest_with(
+    secrets: [(&'static str, Result<String, u16>); 2],
+    lists: Result<[Value; 2], u16>,
+) -> (Client, Arc<Mutex<Vec<String>>>) {
     let asked: Arc<Mutex<Vec<String>>> = Arc::default();
     let seen = asked.clone();
     let service = tower::service_fn(move |request: Request<Body>| {
         let path = request.uri().path().to_owned();
-        let found =
-            secrets.iter().find(|(name, _)| path == format!("/api/v1/namespaces/kube-system/secrets/{name}"));
+        let named = |name: &str| {
+            let (namespace, name) = name.split_once('/').unwrap_or(("kube-system", name));
+            path == format!("/api/v1/namespaces/{namespace}/secrets/{name}")
+        };
+        let found = secrets.iter().find(|(name, _)| named(name));
         let answer = match found {
+            None if path == DEPLOYMENTS || path == BINDINGS => match &lists {
+                Ok([deployments, _]) if path == DEPLOYMENTS => answer(200, deployments),
+                Ok([_, bindings]) => answer(200, bindings),
+                Err(_) => status(403, "Forbidden"),
+            },
             Some((name, Ok(text))) => {
                 let data =
                     if text.is_empty() { json!({}) } else { json!({"cloud-config": STANDARD.encode(text)}) };
@@ -126,6 +145,55 @@ async fn a_copy_counts_where_it_counts_for_the_parts_and_the_note_says_which_tok
     assert!(!note.contains("e30."), "no token is in it: {note}");
     assert_eq!(renewal.as_ref().map(|renewal| renewal.secret.name.as_str()), renewed_in);
     assert_eq!(config.source(), given);
+}
+
+/// A Deployment whose leader is told to keep its copy in this Secret.
+fn deployment(namespace: &str, account: &str, secret: &str) -> Value {
+    json!({"metadata": {"namespace": namespace, "name": "provider"}, "spec": {"selector": {}, "template": {"spec": {
+        "serviceAccountName": account, "containers": [{"name": "a", "args": [
+            "--rotated-cloud-config=/run/rotated-cloud-config", format!("--rotated-credential-secret={secret}")]}]}}}})
+}
+
+fn binding(namespace: &str, account: &str) -> Value {
+    json!({"metadata": {"name": "b"}, "roleRef": {"apiGroup": "", "kind": "ClusterRole", "name": "r"},
+        "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": account}]})
+}
+
+const ELSEWHERE: &str = "harvester/harvester-cloud-provider-rotated";
+
+// the release's namespace and account, and whose binding there is; words of the note
+#[rstest]
+#[case::of_a_release("harvester", "provider", Ok(("harvester", "provider")), 60, "harvester/harvester-cloud-provider-rotated has a newer token")]
+#[case::of_kube_system_to_another("kube-system", "any", Ok(("x", "y")), 60, "has a newer token")]
+#[case::of_a_user("harvester", "users", Ok(("harvester", "provider")), 30, "no part renews the token")]
+#[case::of_another_namespaces_account("harvester", "provider", Ok(("kube-system", "provider")), 30, "no part renews the token")]
+#[case::unread(
+    "harvester",
+    "provider",
+    Err(403),
+    30,
+    "whether a release is outside of kube-system is not known (Forbidden)"
+)]
+#[tokio::test]
+async fn a_copy_is_found_where_the_release_is_installed(
+    #[case] namespace: &str,
+    #[case] account: &str,
+    #[case] bound: Result<(&str, &str), u16>,
+    #[case] ends: i64,
+    #[case] words: &str,
+) {
+    let given = kubeconfig(&token("demo", 30 * DAY));
+    let secrets = [(ELSEWHERE, Ok(copy(&given, 60))), (DRIVER, Err(404))];
+    let lists = bound.map(|(of, name)| {
+        [vec![deployment(namespace, account, ELSEWHERE)], vec![binding(of, name)]]
+            .map(|items| json!({"items": items, "metadata": {}}))
+    });
+    let (guest, _) = guest_with(secrets, lists);
+    let used = in_use(config(&given), Ok(&guest), &*harvester(None)).await;
+    assert_eq!(end(&used.config), ends);
+    let note = used.note.unwrap();
+    assert!(note.contains(words), "{note}");
+    assert_eq!(used.renewal.map(|it| it.secret.to_string()), (ends == 60).then(|| ELSEWHERE.to_owned()));
 }
 
 #[tokio::test]

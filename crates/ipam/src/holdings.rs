@@ -1,7 +1,7 @@
 //! Addresses and their holders, found by either.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, btree_map},
+    collections::{BTreeMap, BTreeSet, HashMap, btree_map},
     iter::Peekable,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     sync::Arc,
@@ -19,6 +19,13 @@ const LOOKS: usize = 256;
 pub(crate) struct Holdings {
     by_address: BTreeMap<IpAddr, Arc<str>>,
     by_holder: BTreeSet<(Arc<str>, IpAddr)>,
+    /// A quota is looked at with each claim: a walk over a namespace's addresses would be quadratic.
+    in_namespace: HashMap<Box<str>, usize>,
+}
+
+/// The namespace of a holder. What another program wrote may have none.
+fn namespace(holder: &str) -> Option<&str> {
+    holder.split_once('/').map(|(namespace, _)| namespace)
 }
 
 impl Holdings {
@@ -38,9 +45,7 @@ impl Holdings {
 
     /// How many addresses the holders of a namespace have.
     pub(crate) fn count_in(&self, namespace: &str) -> usize {
-        let prefix = format!("{namespace}/");
-        let from_there = self.by_holder.range((Arc::from(prefix.as_str()), LOWEST)..);
-        from_there.take_while(|(holder, _)| holder.starts_with(&prefix)).count()
+        self.in_namespace.get(namespace).copied().unwrap_or_default()
     }
 
     /// The addresses of the holders whose names differ from `holder` in the last `tail` bytes only, in the order of those
@@ -86,15 +91,28 @@ impl Holdings {
     /// Gives `address` to `holder`, and takes it from another.
     pub(crate) fn insert(&mut self, address: IpAddr, holder: &str) {
         self.remove(address);
+        if let Some(namespace) = namespace(holder) {
+            match self.in_namespace.get_mut(namespace) {
+                Some(count) => *count += 1,
+                None => drop(self.in_namespace.insert(namespace.into(), 1)),
+            }
+        }
         let holder: Arc<str> = holder.into();
         self.by_address.insert(address, holder.clone());
         self.by_holder.insert((holder, address));
     }
 
     pub(crate) fn remove(&mut self, address: IpAddr) {
-        if let Some(holder) = self.by_address.remove(&address) {
-            self.by_holder.remove(&(holder, address));
+        let Some(holder) = self.by_address.remove(&address) else { return };
+        if let Some(namespace) = namespace(&holder)
+            && let Some(count) = self.in_namespace.get_mut(namespace)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.in_namespace.remove(namespace);
+            }
         }
+        self.by_holder.remove(&(holder, address));
     }
 }
 
@@ -135,6 +153,30 @@ mod tests {
     use super::*;
 
     proptest! {
+        #[test]
+        fn the_addresses_of_a_namespace_are_counted_whatever_was_given_and_taken(
+            changes in collection::vec((0_u8..16, proptest::option::of(0_usize..4)), 0..60),
+        ) {
+            const HOLDERS: [&str; 4] = ["shop/web", "shop/api", "lab/web", "nobody"];
+            let mut held = Holdings::default();
+            for (number, holder) in changes {
+                let address = IpAddr::from([10, 0, 0, number]);
+                match holder {
+                    Some(holder) => held.insert(address, HOLDERS[holder]),
+                    None => held.remove(address),
+                }
+                for namespace in ["shop", "lab", "none"] {
+                    let prefix = format!("{namespace}/");
+                    let count = held.iter().filter(|(_, holder)| holder.starts_with(&prefix)).count();
+                    prop_assert_eq!(held.count_in(namespace), count, "{}", namespace);
+                }
+            }
+            for (address, _) in held.clone().iter() {
+                held.remove(address);
+            }
+            prop_assert_eq!(held, Holdings::default());
+        }
+
         #[test]
         fn an_ascent_answers_as_a_search_does_wherever_it_goes(
             numbers in collection::btree_set(any::<u8>(), 0..256),

@@ -240,6 +240,16 @@ impl Record {
         request: Request<'_>,
         taken: impl Fn(IpAddr) -> bool,
     ) -> Result<Claim, Refusal> {
+        // compiled here, as quick as this crate is to be, and not in whichever crate claims
+        self.claim_unless(ranges, request, &taken)
+    }
+
+    fn claim_unless(
+        &mut self,
+        ranges: &Ranges,
+        request: Request<'_>,
+        taken: &dyn Fn(IpAddr) -> bool,
+    ) -> Result<Claim, Refusal> {
         let Request { holder, known, lost, among, exactly, .. } = request;
         if let Some(address) = exactly {
             return self.claim_exactly(ranges, address, request, taken);
@@ -319,7 +329,7 @@ impl Record {
         ranges: &Ranges,
         address: IpAddr,
         request: Request<'_>,
-        taken: impl Fn(IpAddr) -> bool,
+        taken: &dyn Fn(IpAddr) -> bool,
     ) -> Result<Claim, Refusal> {
         let Request { holder, lost, .. } = request;
         match self.held.holder(address) {

@@ -14,7 +14,10 @@ use std::{
 
 use outside_tools::Tool;
 
+#[path = "../pages/commands.rs"]
+mod commands;
 mod doctor;
+mod pages;
 mod typed;
 
 const MACHINE: &str = "demo-pool1-x7k2m-9d4tq";

@@ -44,6 +44,26 @@ fn of_the_readme() -> Vec<String> {
         .collect()
 }
 
+/// The page that the README shows below its first command.
+fn page_of_the_readme() -> Vec<String> {
+    let readme = read("README.md");
+    let (_, rest) = readme.split_once("-- status ").expect("it shows the status");
+    let (page, _) = rest.split_once("\nand a page that moves").expect("the page ends");
+    page.lines().skip(1).filter_map(|line| line.strip_prefix("    ")).map(same_everywhere).collect()
+}
+
+/// A line without widths of columns, ports, and names that are made up: of a process, and of a LoadBalancer.
+fn same_everywhere(line: &str) -> String {
+    let is_hex = |text: &str, length| text.len() == length && text.chars().all(|c| c.is_ascii_hexdigit());
+    let word = |word: &str| match (word.rsplit_once('_'), word.rsplit_once('-')) {
+        (Some((_, last)), _) if is_hex(last, 16) => "PROCESS".to_owned(),
+        (_, Some((first, last))) if is_hex(last, 8) => format!("{first}-ID"),
+        _ if word.starts_with("https://127.0.0.1:") => "https://127.0.0.1:PORT/,".to_owned(),
+        _ => word.to_owned(),
+    };
+    line.split_whitespace().map(word).collect::<Vec<_>>().join(" ")
+}
+
 #[test]
 fn what_the_readme_and_the_sandbox_say_is_typed_as_it_stands() {
     let _turn = TURN.lock().unwrap_or_else(|broken| broken.into_inner());
@@ -76,4 +96,10 @@ fn what_the_readme_and_the_sandbox_say_is_typed_as_it_stands() {
     }
     let told = run(&script, folder.path());
     assert!(told.contains("default/web") && told.contains("virtualmachine"), "{told}");
+    // each command is printed before what it says
+    let (_, status) = told.split_once(" status ").unwrap();
+    let status = status.split("\n+ ").next().unwrap();
+    let shown: Vec<_> = status.lines().skip(1).map(same_everywhere).filter(|line| !line.is_empty()).collect();
+    let page: Vec<_> = page_of_the_readme().into_iter().filter(|line| !line.is_empty()).collect();
+    assert_eq!(shown, page, "the README shows what `status` prints");
 }

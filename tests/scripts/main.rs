@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+#[path = "../pages/commands.rs"]
+mod commands;
 mod host;
 mod interrupted;
 mod rancher;

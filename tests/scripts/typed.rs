@@ -2,7 +2,6 @@
 //! a list with the reason why not.
 
 use std::{
-    collections::BTreeSet,
     env, fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
@@ -12,70 +11,55 @@ use std::{
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use super::host::{Host, binary, in_path, left_out};
+use super::{
+    commands::{Rule, Step, TYPED, steps},
+    host::{Host, binary, in_path, left_out},
+};
 
-/// What is done with the commands that begin so.
-enum Rule {
-    /// It is not typed here, and why.
-    LeftOut(&'static str),
-    /// What the text, or another page, says to do before.
-    Before(&'static str),
-    /// It ends with this code.
-    Ends(i32),
-}
-use Rule::{Before, Ends, LeftOut};
-
-const CREDENTIALS: [(&str, Rule); 9] = [
-    ("kubectl delete clusterrolebinding ", LeftOut("rights.rs takes an account back by these five")),
-    ("kubectl --namespace harvester-system delete ", LeftOut("the same")),
-    ("kubectl --namespace longhorn-system delete ", LeftOut("the same")),
-    ("kubectl --namespace vms delete rolebinding ", LeftOut("the same")),
-    ("kubectl --namespace vms delete serviceaccount ", LeftOut("the same")),
-    (
-        "harvester-cloud-provider cloud-config rotate --kubeconfig guest.kubeconfig --secret",
+const CREDENTIALS: [Rule; 9] = [
+    Rule {
+        begins: "kubectl delete clusterrolebinding ",
+        left_out: "rights.rs takes an account back by these five",
+        ..TYPED
+    },
+    Rule { begins: "kubectl --namespace harvester-system delete ", left_out: "the same", ..TYPED },
+    Rule { begins: "kubectl --namespace longhorn-system delete ", left_out: "the same", ..TYPED },
+    Rule { begins: "kubectl --namespace vms delete rolebinding ", left_out: "the same", ..TYPED },
+    Rule { begins: "kubectl --namespace vms delete serviceaccount ", left_out: "the same", ..TYPED },
+    Rule {
+        begins: "harvester-cloud-provider cloud-config rotate --kubeconfig guest.kubeconfig --secret",
         // the Secret of the section before has a token that does not end
-        Before(
-            "kubectl --kubeconfig guest.kubeconfig --namespace kube-system create secret generic harvester-cloud-config \
-             --from-file=cloud-config --dry-run=client --output yaml | kubectl --kubeconfig guest.kubeconfig apply -f -",
-        ),
-    ),
-    (
-        "KUBECONFIG=harvester.kubeconfig harvester-cloud-provider cloud-config rotate --retire",
+        before: "kubectl --kubeconfig guest.kubeconfig --namespace kube-system create secret generic harvester-cloud-config \
+                 --from-file=cloud-config --dry-run=client --output yaml | kubectl --kubeconfig guest.kubeconfig apply -f -",
+        ..TYPED
+    },
+    Rule {
+        begins: "KUBECONFIG=harvester.kubeconfig harvester-cloud-provider cloud-config rotate --retire",
         // what Kubernetes itself keeps
-        Before(
-            "kubectl --namespace kube-system create configmap kube-apiserver-legacy-service-account-token-tracking \
-             --from-literal=since=2025-01-01",
-        ),
-    ),
-    ("harvester-cloud-provider cloud-config serve ", LeftOut("served.rs starts it and asks it")),
-    ("curl ", LeftOut("the same")),
+        before: "kubectl --namespace kube-system create configmap kube-apiserver-legacy-service-account-token-tracking \
+                 --from-literal=since=2025-01-01",
+        ..TYPED
+    },
+    Rule {
+        begins: "harvester-cloud-provider cloud-config serve ",
+        left_out: "served.rs starts it and asks it",
+        ..TYPED
+    },
+    Rule { begins: "curl ", left_out: "the same", ..TYPED },
 ];
 
-const TOOLS: [(&str, Rule); 5] = [
-    ("cargo build --release", LeftOut("the program is built")),
-    ("harvester-cloud-provider completion fish", LeftOut("fish reads it; people.rs asks fish where it is")),
-    ("kubectl krew install ", LeftOut("krew asks the network")),
-    ("harvester-cloud-provider status --watch ", LeftOut("watched.rs watches it")),
+const TOOLS: [Rule; 5] = [
+    Rule { begins: "cargo build --release", left_out: "the program is built", ..TYPED },
+    Rule {
+        begins: "harvester-cloud-provider completion fish",
+        left_out: "fish reads it; people.rs asks fish where it is",
+        ..TYPED
+    },
+    Rule { begins: "kubectl krew install ", left_out: "krew asks the network", ..TYPED },
+    Rule { begins: "harvester-cloud-provider status --watch ", left_out: "watched.rs watches it", ..TYPED },
     // no machine of a cluster without Nodes is in the namespace
-    ("harvester-cloud-provider orphans ", Ends(1)),
+    Rule { begins: "harvester-cloud-provider orphans ", ends: 1, ..TYPED },
 ];
-
-/// The commands of a page: indented lines, those that go on as one.
-fn commands(page: &str) -> Vec<String> {
-    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(page)).unwrap();
-    let (mut found, mut is_drawing, mut goes_on) = (Vec::<String>::new(), false, false);
-    for line in text.lines() {
-        is_drawing ^= line.starts_with("```");
-        let Some(line) = line.strip_prefix("    ").filter(|_| !is_drawing) else { continue };
-        let part = line.strip_suffix('\\').unwrap_or(line);
-        match found.last_mut().filter(|_| goes_on) {
-            Some(command) => *command += part.trim_start(),
-            None => found.push(part.to_owned()),
-        }
-        goes_on = part.len() < line.len();
-    }
-    found
-}
 
 /// Somebody with a kubeconfig of each cluster, in a copy of the repository.
 struct Newcomer {
@@ -120,34 +104,16 @@ impl Newcomer {
         (told.status.code(), String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// Types a page; every rule has to be for something.
-    async fn reads(&self, page: &str, rules: &[(&str, Rule)], here: impl Fn(&str) -> String) {
-        let commands = commands(page);
-        assert!(commands.len() > rules.len(), "{page}: {commands:#?}");
-        let mut used = BTreeSet::new();
-        for command in &commands {
-            let rule = rules.iter().position(|(begins, _)| command.starts_with(begins));
-            used.extend(rule);
-            let expected = match rule.map(|at| &rules[at].1) {
-                Some(LeftOut(why)) => {
-                    assert!(!why.is_empty(), "{page}: {command}");
-                    continue;
-                }
-                Some(Before(first)) => {
-                    let (code, told) = self.types(first).await;
-                    assert_eq!(code, Some(0), "before {page}: {command}: {told}");
-                    0
-                }
-                Some(Ends(code)) => *code,
-                None => 0,
-            };
-            let line = here(command);
+    async fn reads(&self, page: &str, rules: &[Rule], here: impl Fn(&str) -> String) {
+        for Step { before, line, ends } in steps(page, rules) {
+            if !before.is_empty() {
+                let (code, told) = self.types(before).await;
+                assert_eq!(code, Some(0), "before {page}: {line}: {told}");
+            }
+            let line = here(&line);
             let (code, told) = self.types(&line).await;
-            assert_eq!(code, Some(expected), "{page}: {line}: {told}");
+            assert_eq!(code, Some(ends), "{page}: {line}: {told}");
         }
-        let of_nothing: Vec<_> =
-            (0..rules.len()).filter(|at| !used.contains(at)).map(|at| rules[at].0).collect();
-        assert!(of_nothing.is_empty(), "{page} has no such commands: {of_nothing:?}");
     }
 }
 

@@ -502,7 +502,7 @@ impl Controller {
         }
         for (pool, _) in &seen.address.recorded {
             // whoever may write the Service may change that as often as it likes
-            self.orders.refresh(&seen.key.namespace, pool, &self.pools);
+            self.orders.refresh(&seen.key.namespace, pool, &self.pools, || {});
         }
     }
 }

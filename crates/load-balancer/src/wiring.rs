@@ -423,8 +423,10 @@ mod tests {
                     "annotations": {annotations::LB_CLUSTER: cluster}}, "spec": {}})));
         }
 
-        /// Whether anybody but shop/web is to be looked at.
-        fn woke(&self) -> bool {
+        /// Whether anybody but shop/web is to be looked at, once the pools have been.
+        async fn woke(&self) -> bool {
+            // a paused clock goes on when nobody has anything to do
+            tokio::time::sleep(Duration::from_millis(1)).await;
             assert!((1..=2).contains(&self.queues.load_balancers.depth()));
             self.queues.load_balancers.depth() == 2
         }
@@ -462,7 +464,7 @@ mod tests {
                 assert!(world.index.is_taken("edge", KEPT, "shop/waits"));
             }
             change(&world);
-            assert_eq!(world.woke(), was_missed && lets_go, "missed: {was_missed}");
+            assert_eq!(world.woke().await, was_missed && lets_go, "missed: {was_missed}");
             assert_eq!(world.index.is_taken("edge", KEPT, "shop/waits"), !lets_go);
         }
     }
@@ -481,9 +483,9 @@ mod tests {
         assert!(world.index.is_taken("edge", KEPT, "shop/waits"));
         world.waiters.enter(&ObjectKey::new("shop", "waits"), WaitingFor::Named("edge".to_owned()));
         world.names("2", "10.0.0.7,10.0.0.8");
-        assert!(!world.woke());
+        assert!(!world.woke().await);
         world.names("3", "10.0.0.8");
-        assert!(world.woke());
+        assert!(world.woke().await);
         assert!(!world.index.is_taken("edge", KEPT, "shop/waits"));
     }
 
@@ -493,7 +495,7 @@ mod tests {
         let all: Vec<_> = (0..30_000).map(|n| format!("10.0.{}.{}", n / 250, n % 250)).collect();
         world.names("1", &all.join(","));
         world.names("2", "");
-        assert!(!world.woke());
+        assert!(!world.woke().await);
     }
 
     #[rstest]
@@ -513,7 +515,7 @@ mod tests {
         world.is_of("1", "blue");
         world.waiters.enter(&waits, WaitingFor::Named("edge".to_owned()));
         world.edit(|lb| lb["metadata"]["annotations"][annotations::LB_CLUSTER] = "red".into());
-        assert_eq!(world.woke(), wakes);
+        assert_eq!(world.woke().await, wakes);
     }
 
     // somebody removed the finalizer of the first, and the record garbage collector had no time
@@ -531,9 +533,9 @@ mod tests {
         world.is_of("1", "blue");
         world.waiters.enter(&waits, WaitingFor::Named("edge".to_owned()));
         world.caches.load_balancers.gone(&web(), "1");
-        assert!(!world.woke(), "its record stands");
+        assert!(!world.woke().await, "its record stands");
         world.is_of("2", second);
-        assert_eq!(world.woke(), wakes);
+        assert_eq!(world.woke().await, wakes);
     }
 
     // its release came first, while it was there and the rest counted
@@ -556,9 +558,9 @@ mod tests {
         pool["status"]["allocatedHistory"] = json!({"10.0.0.7": "shop/web"});
         world.caches.pools.wrote(object(pool));
         world.waiters.enter(&waits, WaitingFor::Named("edge".to_owned()));
-        assert!(!world.woke(), "the rest counts for blue while the object is there");
+        assert!(!world.woke().await, "the rest counts for blue while the object is there");
         world.caches.load_balancers.gone(&web(), "1");
-        assert_eq!(world.woke(), wakes);
+        assert_eq!(world.woke().await, wakes);
         assert!(world.index.members_of("blue").is_empty());
     }
 

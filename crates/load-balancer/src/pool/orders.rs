@@ -16,8 +16,8 @@ use controller_kit::{ObjectKey, Queue};
 use tokio::time::Instant;
 
 use super::{Order, Writers};
+pub(crate) use entry::{Changed, Failed, Outcome, Pending, UnderWay, WriteError};
 use entry::{Entry, Refusals};
-pub(crate) use entry::{Failed, Outcome, Pending, UnderWay, WriteError};
 
 /// An object that heard a refusal although pools had changed meanwhile is looked at again after this: the change wakes it no
 /// second time.
@@ -45,11 +45,11 @@ impl Orders {
         };
         let (orders, key, pool_name) = (self.clone(), key.clone(), pool.to_owned());
         let namespace = key.namespace.clone();
-        self.writers.submit(&namespace, pool, order.clone(), move |result, is_of_newest| {
+        self.writers.submit(&namespace, pool, order.clone(), move |result, version| {
             {
                 let mut table = orders.table();
                 let entry = table.entry(key.clone()).or_default();
-                entry.answer(pool_name, order, (result, is_of_newest), refused, Instant::now());
+                entry.answer(pool_name, order, (result, version), refused, Instant::now());
                 if entry.is_empty() {
                     table.remove(&key);
                 }
@@ -59,13 +59,20 @@ impl Orders {
     }
 
     /// Has the pool say what is true of it, in the turn of the namespace whose object gave cause. `pools` hears where that
-    /// failed.
-    pub(crate) fn refresh(&self, namespace: &str, pool: &str, pools: &Queue<ObjectKey>) {
+    /// failed; `then` is called in any case.
+    pub(crate) fn refresh(
+        &self,
+        namespace: &str,
+        pool: &str,
+        pools: &Queue<ObjectKey>,
+        then: impl FnOnce() + Send + 'static,
+    ) {
         let (key, pools) = (ObjectKey::new("", pool), pools.clone());
         self.writers.submit(namespace, pool, Order::Refresh, move |result, _| {
             if result.is_err() {
                 pools.add(key);
             }
+            then();
         });
     }
 
@@ -89,7 +96,7 @@ impl Orders {
 
     /// A pool has changed in a way that may help the load balancer to an address: answers to claims from before count for
     /// nothing. `changed` is the only pool that may help.
-    pub(crate) fn outdate(&self, key: &ObjectKey, changed: Option<&str>) {
+    pub(crate) fn outdate(&self, key: &ObjectKey, changed: Option<Changed<'_>>) {
         let mut table = self.table();
         let Some(entry) = table.get_mut(key) else { return };
         entry.outdate(changed, Instant::now());

@@ -10,7 +10,7 @@ use controller_kit::{Change, ObjectKey, Queue, RawObject};
 use harvester_api::{ConditionStatus, IPPool, LoadBalancer, annotations, condition};
 use kube::ResourceExt as _;
 
-use super::{Orders, PoolIndex};
+use super::{Orders, PoolIndex, orders::Changed};
 
 /// The change of pools that a load balancer waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,7 +104,11 @@ impl PoolNews {
     /// A pool has changed. A claim is no news: in a burst there is one for each of those who wait.
     pub(crate) fn pool_changed(&self, old: Option<&IPPool>, new: Option<&IPPool>) {
         if let Some(news) = news(old, new, |addresses| self.index.offering(addresses)) {
-            self.tell(&news, new.and_then(|pool| pool.metadata.name.as_deref()));
+            let changed = new.map(|pool| Changed {
+                pool: pool.metadata.name.as_deref().unwrap_or_default(),
+                version: Some(pool.metadata.resource_version.as_deref().unwrap_or_default()),
+            });
+            self.tell(&news, changed);
         }
     }
 
@@ -120,10 +124,17 @@ impl PoolNews {
         self.orders.outdate(&change.key, None);
         self.queue.add(change.key.clone());
         // a tenant that held more than its quota gives may hold less now; it may write its objects as often as it likes
-        pools.iter().for_each(|pool| self.orders.refresh(&change.key.namespace, pool, &self.pools));
-        if !pools.is_empty() {
-            self.tell(&News::Freed { addresses: BTreeSet::new(), pools }, None);
+        for pool in pools {
+            let (news, name) = (self.clone(), pool.clone());
+            self.orders
+                .refresh(&change.key.namespace, &pool, &self.pools, move || news.counts_otherwise(&name));
         }
+    }
+
+    /// The pool has been looked at since something else counts for its quotas. What it answers from then on is by that.
+    fn counts_otherwise(&self, pool: &str) {
+        let news = News::Freed { addresses: BTreeSet::new(), pools: [pool.to_owned()].into() };
+        self.tell(&news, Some(Changed { pool, version: None }));
     }
 
     /// Nothing but a record can keep these addresses from anybody now.
@@ -137,9 +148,9 @@ impl PoolNews {
     }
 
     /// `changed` is the pool whose change the news is.
-    fn tell(&self, news: &News, changed: Option<&str>) {
-        let helps = changed.filter(|name| match news {
-            News::Freed { pools, .. } => pools.iter().all(|pool| pool == name),
+    fn tell(&self, news: &News, changed: Option<Changed<'_>>) {
+        let helps = changed.filter(|changed| match news {
+            News::Freed { pools, .. } => pools.iter().all(|pool| pool == changed.pool),
             News::Choice => false,
         });
         for key in self.waiters.concerned_by(news) {

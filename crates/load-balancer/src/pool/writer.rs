@@ -69,13 +69,13 @@ struct OnAnswer {
     call: Option<Call>,
 }
 
-/// Hears also whether the answer rests on the newest version of the pool that is known.
-type Call = Box<dyn FnOnce(Result<Answer, Failure>, bool) + Send>;
+/// Hears also on which version of the pool the answer rests.
+type Call = Box<dyn FnOnce(Result<Answer, Failure>, Option<&str>) + Send>;
 
 impl OnAnswer {
-    fn answer(mut self, result: Result<Answer, Failure>, is_of_newest: bool) {
+    fn answer(mut self, result: Result<Answer, Failure>, version: Option<&str>) {
         if let Some(call) = self.call.take() {
-            call(result, is_of_newest);
+            call(result, version);
         }
     }
 }
@@ -83,7 +83,7 @@ impl OnAnswer {
 impl Drop for OnAnswer {
     fn drop(&mut self) {
         if let Some(call) = self.call.take() {
-            call(Err(Failure::Ended { pool: std::mem::take(&mut self.pool) }), false);
+            call(Err(Failure::Ended { pool: std::mem::take(&mut self.pool) }), None);
         }
     }
 }
@@ -146,7 +146,7 @@ impl Writers {
         namespace: &str,
         pool: &str,
         order: Order,
-        on_answer: impl FnOnce(Result<Answer, Failure>, bool) + Send + 'static,
+        on_answer: impl FnOnce(Result<Answer, Failure>, Option<&str>) + Send + 'static,
     ) {
         self.send(Some(namespace.to_owned()), pool, order, on_answer);
     }
@@ -156,10 +156,10 @@ impl Writers {
         asked_by: Option<String>,
         pool: &str,
         order: Order,
-        on_answer: impl FnOnce(Result<Answer, Failure>, bool) + Send + 'static,
+        on_answer: impl FnOnce(Result<Answer, Failure>, Option<&str>) + Send + 'static,
     ) {
         if self.0.pools.get(&ObjectKey::new("", pool)).is_none() {
-            return on_answer(absent(pool, &order), true);
+            return on_answer(absent(pool, &order), None);
         }
         let on_answer = OnAnswer { pool: pool.to_owned(), call: Some(Box::new(on_answer)) };
         // a task that has just ended: the job that comes back answers by its drop
@@ -261,18 +261,17 @@ async fn work(shared: Arc<Shared>, pool: String, mut jobs: mpsc::UnboundedReceiv
             }
         };
         let (mut causes, mut answered) = (BTreeSet::new(), Vec::new());
-        for ((asked_by, on_answer), result) in answers.into_iter().zip(results) {
-            if !matches!(result, Err(Failure::Refused(_))) {
+        for ((order, (asked_by, on_answer)), result) in orders.iter().zip(answers).zip(results) {
+            let is_cause = rests_on.was_sent && !matches!(result, Err(Failure::Refused(_)));
+            // an object that has the pool looked at wakes everybody who waits for it, also where nothing is written
+            if is_cause || matches!(order, Order::Refresh) {
                 causes.extend(asked_by);
             }
             answered.push((on_answer, result));
         }
-        if rests_on.was_sent {
-            pace.caused(&causes);
-        }
-        let newest = shared.pools.get(&ObjectKey::new("", &pool)).and_then(|pool| pool.resource_version());
+        pace.caused(&causes);
         for (on_answer, result) in answered {
-            on_answer.answer(result, newest == rests_on.version);
+            on_answer.answer(result, rests_on.version.as_deref());
         }
     }
 }

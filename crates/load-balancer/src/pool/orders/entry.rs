@@ -45,13 +45,21 @@ pub(super) enum State {
     Taken,
 }
 
+/// The change of one pool.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Changed<'a> {
+    pub(crate) pool: &'a str,
+    /// The version that it has brought. `None`: what the pool has not answered yet it answers by the change.
+    pub(crate) version: Option<&'a str>,
+}
+
 /// Whether a refusal counts for nothing.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) enum Outdated {
     No,
-    /// The pool itself has changed since the order was submitted, also by the very write that the order was decided with: a
-    /// refusal counts if it rests on the newest version.
-    ByItsPool,
+    /// The pool itself has changed to this version since the order was submitted, also by the very write that the order was
+    /// decided with: a refusal counts if it rests on that version, or a later one.
+    ByItsPool(String),
     /// Another pool has, or one has since the refusals before the order.
     Yes,
 }
@@ -83,10 +91,11 @@ impl FailedOrder {
 }
 
 impl Entry {
-    fn is_outdated(&self, is_of_newest: bool) -> bool {
-        match self.state {
-            State::UnderWay { outdated: Outdated::ByItsPool, .. } => !is_of_newest,
-            State::UnderWay { outdated, .. } => outdated == Outdated::Yes,
+    /// For an answer that rests on this version of its pool.
+    fn is_outdated(&self, version: Option<&str>) -> bool {
+        match &self.state {
+            State::UnderWay { outdated: Outdated::ByItsPool(since), .. } => !is_since(version, since),
+            State::UnderWay { outdated, .. } => *outdated == Outdated::Yes,
             _ => false,
         }
     }
@@ -176,17 +185,16 @@ impl Entry {
         refused
     }
 
-    /// Takes the pool's answer. `refused` is what [`Entry::submit`] returned; `is_of_newest`: the answer rests on the newest
-    /// version of the pool.
+    /// Takes the pool's answer. `refused` is what [`Entry::submit`] returned; the answer rests on this version of the pool.
     pub(super) fn answer(
         &mut self,
         pool: String,
         order: Order,
-        (result, is_of_newest): (Result<Answer, Failure>, bool),
+        (result, version): (Result<Answer, Failure>, Option<&str>),
         mut refused: Refusals,
         now: Instant,
     ) {
-        let outdated = self.is_outdated(is_of_newest);
+        let outdated = self.is_outdated(version);
         self.state = State::Idle;
         let answer = match result {
             Ok(answer) => Ok(answer),
@@ -216,14 +224,16 @@ impl Entry {
 
     /// A pool has changed: answers to claims from before count for nothing. `changed` is the one that may give what has come
     /// free; `None`: several may, or it may be another choice now.
-    pub(super) fn outdate(&mut self, changed: Option<&str>, now: Instant) {
+    pub(super) fn outdate(&mut self, changed: Option<Changed<'_>>, now: Instant) {
         match &mut self.state {
-            State::UnderWay { pool, outdated, .. } => {
-                *outdated = match outdated {
-                    Outdated::No | Outdated::ByItsPool if changed == Some(pool) => Outdated::ByItsPool,
-                    _ => Outdated::Yes,
-                };
-            }
+            State::UnderWay { pool, outdated, .. } => match changed {
+                Some(Changed { pool: name, version }) if name == pool && *outdated != Outdated::Yes => {
+                    if let Some(version) = version {
+                        *outdated = Outdated::ByItsPool(version.to_owned());
+                    }
+                }
+                _ => *outdated = Outdated::Yes,
+            },
             State::Refused(_) => {
                 if !self.overtake() {
                     self.state = State::Idle;
@@ -280,6 +290,14 @@ impl Entry {
         }
         outcome
     }
+}
+
+/// Whether this version is the other one, or came after it.
+fn is_since(version: Option<&str>, other: &str) -> bool {
+    let number = |text: &str| text.parse::<u64>().ok();
+    version.is_some_and(|version| {
+        version == other || number(version).zip(number(other)).is_some_and(|(one, other)| one > other)
+    })
 }
 
 /// The outcome of a load balancer's orders, as far as no record shows it.
@@ -413,7 +431,7 @@ mod tests {
     ) {
         let mut entry = entry;
         let counted = entry.submit("edge", &order, by(refused), Instant::now());
-        assert_eq!((pools(&counted), entry.is_outdated(true)), (counts.to_vec(), is_outdated));
+        assert_eq!((pools(&counted), entry.is_outdated(None)), (counts.to_vec(), is_outdated));
     }
 
     /// What an answer leaves: the state, the pools that refused, and the pools that failed.
@@ -432,24 +450,24 @@ mod tests {
         Err(Failure::Refused(Refused::NoSuchPool { pool: "edge".to_owned() }))
     }
 
-    /// What changed while the order was under way; the answer rests on the newest version of its pool, or does not.
+    /// What changed while the order was under way, whose answer rests on version 8 of its pool.
     #[derive(Clone, Copy)]
     enum Change {
         None,
-        InIt { is_of_newest: bool },
+        /// The pool, to this version.
+        InIt(Option<&'static str>),
         Elsewhere,
     }
-
-    const IN_IT: Change = Change::InIt { is_of_newest: true };
-    const SINCE: Change = Change::InIt { is_of_newest: false };
 
     #[rstest]
     #[case::recorded(Entry::default(), claim(None), Ok(Answer::RecordedAnew(ADDRESS)), Change::None, "recorded", &[], &[])]
     #[case::had_before(Entry::default(), claim(None), Ok(Answer::Done), Change::None, "idle", &[], &[])]
     #[case::released(Entry::default(), release(), Ok(Answer::Done), Change::None, "idle", &[], &[])]
     #[case::refused(Entry::default(), claim(None), no_pool(), Change::None, "refused", &["one", "edge"], &[])]
-    #[case::refused_beside_a_release(Entry::default(), claim(None), no_pool(), IN_IT, "refused", &["one", "edge"], &[])]
-    #[case::refused_before_a_release(Entry::default(), claim(None), no_pool(), SINCE, "idle", &[], &[])]
+    #[case::refused_beside_a_release(Entry::default(), claim(None), no_pool(), Change::InIt(Some("8")), "refused", &["one", "edge"], &[])]
+    #[case::refused_after_a_release(Entry::default(), claim(None), no_pool(), Change::InIt(Some("7")), "refused", &["one", "edge"], &[])]
+    #[case::refused_before_a_release(Entry::default(), claim(None), no_pool(), Change::InIt(Some("10")), "idle", &[], &[])]
+    #[case::refused_by_what_changed_beside_the_pool(Entry::default(), claim(None), no_pool(), Change::InIt(None), "refused", &["one", "edge"], &[])]
     #[case::refused_before_another_choice(Entry::default(), claim(None), no_pool(), Change::Elsewhere, "idle", &[], &[])]
     #[case::failed(Entry::default(), claim(None), Err(contended()), Change::None, "idle", &[], &["edge"])]
     #[case::the_claim_that_failed_is_over(after_failed(claim(None), State::Idle), claim(None), Ok(Answer::Done), Change::None, "idle", &[], &[])]
@@ -468,19 +486,16 @@ mod tests {
     ) {
         let mut entry = Entry { state: State::Taken, ..entry };
         entry.submit("edge", &order, by(&["one"]), Instant::now());
-        let is_of_newest = match change {
-            Change::None => true,
-            Change::InIt { is_of_newest } => {
-                entry.outdate(Some("edge"), Instant::now());
-                is_of_newest
-            }
+        let in_it = |version| Some(Changed { pool: "edge", version });
+        match change {
+            Change::None => {}
+            Change::InIt(version) => entry.outdate(in_it(version), Instant::now()),
             Change::Elsewhere => {
                 entry.outdate(None, Instant::now());
-                entry.outdate(Some("edge"), Instant::now());
-                true
+                entry.outdate(in_it(Some("7")), Instant::now());
             }
-        };
-        entry.answer("edge".to_owned(), order, (result, is_of_newest), by(&["one"]), Instant::now());
+        }
+        entry.answer("edge".to_owned(), order, (result, Some("8")), by(&["one"]), Instant::now());
         assert_eq!(left(&entry), (state, refused.to_vec(), failed.to_vec()));
     }
 
@@ -503,7 +518,7 @@ mod tests {
                 if before_the_answer {
                     entry.outdate(None, now);
                 }
-                entry.answer(pool.to_owned(), claim(None), (no_pool(), true), counts, now);
+                entry.answer(pool.to_owned(), claim(None), (no_pool(), Some("8")), counts, now);
                 if !before_the_answer {
                     entry.outdate(None, now);
                 }
@@ -525,7 +540,7 @@ mod tests {
             if is_overtaken {
                 entry.outdate(None, now);
             }
-            entry.answer("edge".to_owned(), claim(None), (no_pool(), true), Vec::new(), now);
+            entry.answer("edge".to_owned(), claim(None), (no_pool(), Some("8")), Vec::new(), now);
             !entry.look(now).refused.is_empty()
         };
         let heard = [true, true, true, true, false, true].map(&mut round);

@@ -51,7 +51,8 @@ impl Pace {
         self.turn(namespace).is_none_or(|turn| turn <= now)
     }
 
-    /// A write that was sent had orders of these namespaces in it, refused claims apart; it counts for those whose turn it was.
+    /// A write that was sent had orders of these namespaces in it, refused claims apart, or objects of theirs had the pool
+    /// looked at; it counts for those whose turn it was.
     pub(super) fn caused(&mut self, namespaces: &BTreeSet<String>) {
         let now = Instant::now();
         self.settled.retain(|_, settled| *settled > now);

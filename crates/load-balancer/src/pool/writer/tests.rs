@@ -352,6 +352,19 @@ async fn what_no_object_asks_for_is_answered_at_once_and_takes_along_nothing_tha
     assert_eq!((start.elapsed(), puts), (Duration::from_secs(10), 40));
 }
 
+// a label that flips has a pool looked at that has nothing new to say, and wakes everybody who waits for it
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_has_a_pool_looked_at_again_and_again_waits_after_its_burst() {
+    let World { writers, puts, .. } = &world();
+    let (start, before) = (Instant::now(), puts.load(Ordering::Relaxed));
+    for _ in 0..1000 {
+        ordered(writers, "shop", Order::Refresh).await.unwrap();
+    }
+    assert_eq!(start.elapsed(), Duration::from_secs(4));
+    ordered(writers, "lab", Order::Refresh).await.unwrap();
+    assert_eq!((start.elapsed(), puts.load(Ordering::Relaxed)), (Duration::from_secs(4), before));
+}
+
 #[tokio::test(start_paused = true)]
 async fn thousands_of_objects_of_one_namespace_wait_for_no_turn_of_each() {
     let world = world();

@@ -41,7 +41,7 @@ use std::net::TcpListener;
 use axum::Router;
 use axum_server::tls_rustls::RustlsConfig;
 use kube::Client;
-use program::capabilities::{Capabilities, RightsMissing, Wanted};
+use program::capabilities::{Capabilities, Wanted};
 use program::{Clock, TaskGroup};
 
 pub use metrics::Metrics;
@@ -92,7 +92,7 @@ pub async fn prepare(
     let needs = rights::needs(&namespace);
     let wanted = Wanted { rights: needs.rights(), fields: Vec::new() };
     let capabilities = Capabilities::start(tasks, client.clone(), wanted);
-    capabilities.tell_missing(needs, RightsMissing::default(), |line| tracing::warn!("{line}"));
+    capabilities.tell_missing(needs, metrics.rights_missing.clone(), |line| tracing::warn!("{line}"));
     let reviewer = reviewer::Reviewer::start(tasks, client.clone(), policy).await;
     let (names, registrations) =
         (rotator::names(&namespace, &address), registration::all(&namespace, &address));

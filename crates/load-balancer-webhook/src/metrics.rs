@@ -8,6 +8,7 @@ use axum::{
     middleware::{self, Next},
     response::{IntoResponse, Response},
 };
+use program::capabilities::RightsMissing;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{
@@ -27,6 +28,7 @@ pub struct Metrics {
     seconds: Seconds,
     /// Seconds since 1970; 0 before there is a certificate.
     pub(crate) certificate_ends: Gauge<i64, AtomicI64>,
+    pub(crate) rights_missing: RightsMissing,
 }
 
 #[derive(Clone)]
@@ -77,6 +79,7 @@ impl Metrics {
             "The end of the serving certificate, in seconds since 1970",
             self.certificate_ends.clone(),
         );
+        self.rights_missing.register(registry, "rights_missing");
     }
 
     /// The router, with its reviews counted.
@@ -111,6 +114,7 @@ mod tests {
     use std::{collections::BTreeSet, fs};
 
     use axum::{body::Body, http::StatusCode, routing::post};
+    use program::capabilities::Right;
     use prometheus_client::encoding::text::encode;
     use tower::ServiceExt as _;
 
@@ -161,6 +165,7 @@ mod tests {
         let router = Router::new().route("/v1/webhook/mutation", post(|| async { decided(true, "yes") }));
         let request = Request::post("/v1/webhook/mutation").body(Body::empty()).unwrap();
         let _answer = metrics.count(router).oneshot(request).await.unwrap();
+        metrics.rights_missing.set("harvester", &Right::new("list", "", "namespaces"), true);
         let (mut registry, mut text) = (Registry::default(), String::new());
         metrics.register(&mut registry);
         encode(&mut text, &registry).unwrap();

@@ -31,7 +31,7 @@ pub(crate) async fn stage(
 ) -> Result<Mount, Refusal> {
     let seen = mounts()?;
     let present = shown(settings, &seen, staging, Some(device.number));
-    let disk = examine(device, &seen).await?;
+    let disk = examine(settings, device, &seen, staging).await?;
     for step in plan::stage(&present, &disk, wanted)? {
         match step {
             Stage::Unmount => unmount_all(staging).await?,
@@ -50,7 +50,12 @@ pub(crate) async fn stage(
     }
 }
 
-async fn examine(device: &Device, seen: &[Mount]) -> Result<Disk, Refusal> {
+async fn examine(
+    settings: &Settings,
+    device: &Device,
+    seen: &[Mount],
+    staging: &Path,
+) -> Result<Disk, Refusal> {
     let name = device.path.display().to_string();
     let (size, head) = read(&device.path).await?;
     if size == 0 {
@@ -69,7 +74,9 @@ async fn examine(device: &Device, seen: &[Mount]) -> Result<Disk, Refusal> {
                 .map_err(|said| Refusal::new(Code::Internal, format!("examine {name} by blkid: {said}")))?
         }
     };
-    Ok(Disk { name, size, content, is_mounted: mounted.is_some() })
+    let is_mounted = seen.iter().any(|mount| mount.device == device.number && mount.target != staging);
+    let is_map = find::map_at(settings, device.number).is_some();
+    Ok(Disk { name, size, content, is_mounted, is_map })
 }
 
 /// The size of a disk and its first bytes. A disk that cannot be read is never taken for a blank one.

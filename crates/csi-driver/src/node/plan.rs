@@ -39,14 +39,16 @@ pub(crate) struct Disk {
     pub(crate) name: String,
     pub(crate) size: u64,
     pub(crate) content: Content,
-    /// Mounted somewhere: the Go driver mounts disks straight for the pods.
+    /// Mounted at another place than the staging path: for a pod, and by the Go driver straight for pods.
     pub(crate) is_mounted: bool,
+    /// A map of multipathd, and not the disk itself.
+    pub(crate) is_map: bool,
 }
 
 /// A step of NodeStageVolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Takes away the mount of a disk that was pulled.
+    /// Takes away the mount of a disk that was pulled, or may have been.
     Unmount,
     /// Makes the file system; `again` over one that was begun.
     Format {
@@ -70,6 +72,12 @@ const WORTH_GROWING: u64 = 64 << 10;
 pub(crate) fn stage(shown: &Shown, disk: &Disk, wanted: &Wanted) -> Result<Vec<Stage>, Refusal> {
     let name = &disk.name;
     let mut steps = Vec::new();
+    // A map keeps its number while its disk is away, perhaps in another machine that writes to it, and what the kernel
+    // holds of the file system is older then. Only a kubelet that has restarted asks for what is mounted already.
+    let shown = match shown {
+        Shown::Volume(_) if disk.is_map && !disk.is_mounted => &Shown::Gone,
+        shown => shown,
+    };
     match shown {
         Shown::Other(source) => return Err(other_at("staging_target_path", source)),
         Shown::Gone => steps.push(Stage::Unmount),

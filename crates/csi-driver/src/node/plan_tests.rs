@@ -23,7 +23,7 @@ fn volume(options: &[&str]) -> Shown {
 }
 
 fn disk(content: Content) -> Disk {
-    Disk { name: "/dev/sdb".to_owned(), size: 100 * MIB, content, is_mounted: false }
+    Disk { name: "/dev/sdb".to_owned(), size: 100 * MIB, content, is_mounted: false, is_map: false }
 }
 
 fn ext4(mib: u64) -> Content {
@@ -65,6 +65,21 @@ fn a_disk_is_staged_from_whatever_is_there(
 fn a_disk_that_the_go_driver_mounted_for_a_pod_is_not_checked_while_it_is_in_use() {
     let disk = Disk { is_mounted: true, ..disk(ext4(100)) };
     assert_eq!(stage(&Shown::Nothing, &disk, &wanted(FileSystem::Ext4)).unwrap(), [Stage::Mount]);
+}
+
+// kubelet stages anew after a restart what it finds mounted
+#[rstest]
+#[case::for_no_pod(volume(&["rw"]), false, &[Stage::Unmount, Stage::Check, Stage::Mount])]
+#[case::for_no_pod_to_be_read(volume(&["ro"]), false, &[Stage::Unmount, Stage::Check, Stage::Mount])]
+#[case::for_a_pod(volume(&["rw"]), true, &[])]
+#[case::not_at_all(Shown::Nothing, false, &[Stage::Check, Stage::Mount])]
+fn a_map_that_no_pod_uses_is_mounted_anew_since_its_disk_may_have_been_elsewhere(
+    #[case] shown: Shown,
+    #[case] is_mounted: bool,
+    #[case] expected: &[Stage],
+) {
+    let disk = Disk { is_map: true, is_mounted, ..disk(ext4(100)) };
+    assert_eq!(stage(&shown, &disk, &wanted(FileSystem::Ext4)).unwrap(), expected);
 }
 
 // docs/contract/csi-driver.md#format

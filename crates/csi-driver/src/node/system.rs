@@ -49,10 +49,13 @@ pub(crate) fn shown_block(mounts: &[Mount], path: &Path, volume: Number) -> Show
     }
 }
 
-/// Whether a disk that is mounted has left the machine. Numbers without a disk are of file systems without one.
+/// Whether a disk that is mounted has left the machine. Numbers without a disk are of file systems without one. A map
+/// stays: multipathd removes none that is in use when the last of its disks goes, and puts the disk that comes back into it.
 pub(crate) fn is_gone(settings: &Settings, device: Number) -> bool {
     let all = settings.sysfs.join("dev/block");
-    device.major != 0 && all.is_dir() && !all.join(device.to_string()).exists()
+    let has_left = || !all.join(device.to_string()).exists();
+    let has_no_disk = || find::map_at(settings, device).is_some_and(|map| map.disks.is_empty());
+    device.major != 0 && all.is_dir() && (has_left() || has_no_disk())
 }
 
 /// Mounts a folder or a device at a second place.
@@ -107,4 +110,58 @@ pub(crate) async fn blocking<T: Send + 'static>(
 
 pub(crate) fn internal(doing: &str, error: &io::Error) -> Refusal {
     Refusal::new(Code::Internal, format!("{doing}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use rstest::rstest;
+
+    use super::*;
+
+    const MAP: Number = Number { major: 253, minor: 0 };
+
+    /// Settings of a machine with device-mapper's `dm-0` over `sda`, which may have left.
+    fn machine(folder: &Path, uuid: &str, disk: Option<&str>) -> Settings {
+        let settings = Settings { sysfs: folder.to_owned(), ..Settings::default() };
+        let (map, disks) = (folder.join("devices/virtual/block/dm-0"), folder.join("devices/pci0/block"));
+        for folder in [&folder.join("dev/block"), &map.join("dm"), &map.join("slaves"), &disks.join("sda")] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        fs::write(map.join("dm/uuid"), uuid).unwrap();
+        fs::write(disks.join("sda/dev"), "8:0\n").unwrap();
+        symlink(&map, folder.join("dev/block/253:0")).unwrap();
+        if let Some(disk) = disk {
+            symlink(disks.join(disk), map.join("slaves").join(disk)).unwrap();
+        }
+        settings
+    }
+
+    #[rstest]
+    #[case::with_its_disk("mpath-0QEMU", Some("sda"), false)]
+    #[case::taken_out_of_the_map("mpath-0QEMU", None, true)]
+    #[case::pulled_and_still_in_the_map("mpath-0QEMU", Some("sdz"), true)]
+    #[case::of_another_program("LVM-0QEMU", None, false)]
+    fn a_map_whose_disk_was_pulled_is_gone_although_it_stays(
+        #[case] uuid: &str,
+        #[case] disk: Option<&str>,
+        #[case] expected: bool,
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = machine(folder.path(), uuid, disk);
+        assert_eq!(is_gone(&settings, MAP), expected);
+    }
+
+    #[test]
+    fn the_mount_of_a_map_without_a_disk_is_taken_for_that_of_a_pulled_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = machine(folder.path(), "mpath-0QEMU", None);
+        let mounts = mounts::parse(b"36 22 253:0 / /staging rw - ext4 /dev/dm-0 rw\n");
+        // the disk that has come back is not in the map yet
+        let back = Some(Number { major: 8, minor: 16 });
+        for volume in [None, back] {
+            assert_eq!(shown(&settings, &mounts, Path::new("/staging"), volume), Shown::Gone);
+        }
+    }
 }

@@ -43,6 +43,26 @@ fn only_the_container_that_mounts_volumes_is_privileged() {
     }
 }
 
+/// Kubelet and Pods see no mount without Bidirectional, and a mount of NFS is made in the network of the node's process 1.
+#[test]
+fn the_node_service_mounts_for_its_node_and_runs_on_each() {
+    let Some(helm) = helm() else { return };
+    let objects = render(&helm, "harvester-csi-driver", &["kubeletRootDir=/data/kubelet"]);
+    let (_, pod) = pods(&objects).find(|(name, _)| *name == "harvester-csi-driver").unwrap();
+    let container =
+        |name: &str| array(pod, "/containers").iter().find(|container| container["name"] == name).unwrap();
+    for folder in ["/data/kubelet/plugins/kubernetes.io/csi", "/data/kubelet/pods"] {
+        let mounts = array(container("harvester-csi-driver"), "/volumeMounts");
+        let mount = mounts.iter().find(|mount| mount["mountPath"] == folder).unwrap();
+        assert_eq!(mount["mountPropagation"], "Bidirectional", "{folder}");
+    }
+    assert_eq!(pod["hostPID"], true);
+    assert!(array(pod, "/tolerations").contains(&json!({"operator": "Exists"})));
+    // kubelet's socket for plugins, where SELinux enforces
+    let registrar = container("node-driver-registrar");
+    assert_eq!(registrar["securityContext"]["seLinuxOptions"], json!({"type": "spc_t"}));
+}
+
 #[test]
 fn a_pod_is_root_only_where_it_reads_the_cloud_config_of_its_node() {
     let Some(helm) = helm() else { return };

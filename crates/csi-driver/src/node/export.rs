@@ -105,6 +105,21 @@ fn plan(present: Option<&Mount>, wanted: Option<&str>, is_used: bool) -> Result<
     }
 }
 
+/// What `mount` says of a server that nothing leads to.
+const OUT_OF_REACH: [&str; 4] = ["timed out", "No route to host", "Network is unreachable", "Host is down"];
+
+/// With what to do, where the words of the failure are those of a machine that does not reach the server.
+fn with_next_step(failed: Refusal) -> Refusal {
+    let is_out_of_reach = failed.code == Code::DeadlineExceeded
+        || OUT_OF_REACH.iter().any(|words| failed.message.contains(words));
+    if !is_out_of_reach {
+        return failed;
+    }
+    let next = "this machine does not reach the server: it needs an interface in Harvester's storage network, or in that of \
+                Harvester's setting rwx-network (docs/storage.md, A volume for many nodes)";
+    Refusal::new(failed.code, format!("{}; {next}", failed.message))
+}
+
 /// Mounts an export at its staging path.
 ///
 /// # Errors
@@ -134,7 +149,8 @@ pub(crate) async fn stage(
             .map(OsStr::new);
         let arguments: Vec<_> = text.into_iter().chain([staging.as_os_str()]).collect();
         let doing = format!("mount {source} at {}", staging.display());
-        tools::run(NSENTER, &arguments).await?.succeeded(&doing, NSENTER)?;
+        let mounted = tools::run(NSENTER, &arguments).await.and_then(|said| said.succeeded(&doing, NSENTER));
+        mounted.map_err(with_next_step)?;
     }
     let mounted = seen::at(&mounts()?, staging).cloned();
     mounted.ok_or_else(|| {
@@ -227,6 +243,34 @@ mod tests {
     ) {
         let present = present.map(mount);
         assert_eq!(plan(present.as_ref(), Some(wanted), is_used).ok(), expected);
+    }
+
+    #[rstest]
+    #[case(Code::Internal, "exit status 32: mount.nfs: Connection timed out for 10.0.0.1:/pvc-1", true)]
+    #[case(
+        Code::Internal,
+        "exit status 32: mount.nfs: No route to host for 10.0.0.1:/pvc-1 on /staging",
+        true
+    )]
+    #[case(Code::DeadlineExceeded, "nsenter has not ended after 100s", true)]
+    #[case(
+        Code::Internal,
+        "exit status 32: mount.nfs: access denied by server while mounting 10.0.0.1:/pvc-1",
+        false
+    )]
+    #[case(Code::FailedPrecondition, "run nsenter: No such file or directory", false)]
+    fn a_server_that_the_machine_does_not_reach_names_the_interface_that_it_needs(
+        #[case] code: Code,
+        #[case] said: &str,
+        #[case] expected: bool,
+    ) {
+        let refusal = with_next_step(Refusal::new(code, said));
+        assert!(refusal.code == code && refusal.message.starts_with(said), "{refusal}");
+        assert_eq!(
+            refusal.message.contains("an interface in Harvester's storage network"),
+            expected,
+            "{refusal}"
+        );
     }
 
     #[test]

@@ -3,6 +3,8 @@
 
 pub mod definitions;
 pub mod go;
+#[cfg(feature = "kubectl")]
+pub mod kubectl;
 
 use std::env;
 use std::path::{Path, PathBuf};

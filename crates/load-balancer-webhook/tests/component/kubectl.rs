@@ -1,20 +1,13 @@
 //! An unmodified kubectl, with the webhook behind both API servers.
 
-use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
-use std::process::Stdio;
-
 use harvester_api::{IPPool, LoadBalancer, annotations};
 use kube::ResourceExt as _;
 use kube::api::PostParams;
-use outside_tools::Tool;
+use outside_tools::kubectl::Kubectl;
 use program::TaskGroup;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use test_cluster::{Side, TestCluster, User};
 use tokio::net::TcpListener;
-use tokio::process::Command;
 
 use super::conversion::converting;
 use super::fixtures::{WRITER, load_balancers, pools, reachable, unregister};
@@ -63,88 +56,22 @@ const FILES: [(&str, &str, &str); 3] = [
     ("two.yaml", "loadbalancer.loadbalancer.harvesterhci.io/two", TWO),
 ];
 
-/// kubectl as the administrator of Harvester, in namespace `team-a`.
-struct Shell {
-    kubectl: PathBuf,
-    folder: TempDir,
-}
-
-impl Shell {
-    async fn open(kubectl: PathBuf, cluster: &TestCluster) -> Self {
-        let account = User::Driver.account(Side::Harvester, cluster.guest_cluster());
-        let kubeconfig = match (cluster.harvester.simulated(), cluster.harvester.real()) {
-            (Some(server), _) => {
-                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-                let kubeconfig = server.kubeconfig(account, listener.local_addr().unwrap());
-                let server = server.clone();
-                tokio::spawn(async move { server.serve(listener).await });
-                // kubectl does not know the paused clock
-                tokio::time::resume();
-                kubeconfig
-            }
-            (None, server) => server.unwrap().kubeconfig(&account.name, "team-a"),
-        };
-        let shell = Self { kubectl, folder: tempfile::tempdir().unwrap() };
-        shell.file("kubeconfig", &kubeconfig);
-        shell
-    }
-
-    fn file(&self, name: &str, content: &str) {
-        std::fs::write(self.folder.path().join(name), content).unwrap();
-    }
-
-    /// An editor that takes `from` for `wrong`, and when it is called again, `wrong` for `right`. What it is shown then is
-    /// in file `told`.
-    fn editor(&self, from: &str, wrong: &str, right: &str) {
-        drop(std::fs::remove_file(self.folder.path().join("told")));
-        let script = format!(
-            "#!/bin/sh\nif [ -e told ]; then cp \"$1\" told; sed 's|{wrong}|{right}|' told > \"$1\"\n\
-             else : > told; sed -i 's|{from}|{wrong}|' \"$1\"; fi\n"
-        );
-        self.file("editor", &script);
-        let executable = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(self.folder.path().join("editor"), executable).unwrap();
-    }
-
-    fn told(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("told")).unwrap()
-    }
-
-    /// Whether a line of arguments succeeds, and what it prints on both channels.
-    async fn run(&self, arguments: &str) -> (bool, String) {
-        let mut command = Command::new(&self.kubectl);
-        command.args(["--kubeconfig", "kubeconfig", "--namespace", "team-a"]).args(arguments.split(' '));
-        command.current_dir(self.folder.path()).env("HOME", self.folder.path()).env("EDITOR", "./editor");
-        let output = command.stdin(Stdio::null()).output().await.unwrap();
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (output.status.success(), text(&output.stdout) + &text(&output.stderr))
-    }
-
-    /// Returns its output; it must succeed.
-    async fn works(&self, arguments: &str) -> String {
-        let (success, text) = self.run(arguments).await;
-        assert!(success, "kubectl {arguments}: {text}");
-        text
-    }
-
-    /// Returns its output; it must fail.
-    async fn fails(&self, arguments: &str) -> String {
-        let (success, text) = self.run(arguments).await;
-        assert!(!success, "kubectl {arguments}: {text}");
-        text
-    }
-}
-
-/// kubectl, where the machine has it.
-fn kubectl() -> Option<PathBuf> {
-    let found = Tool::Kubectl.find();
-    if found.is_none() {
-        // past the test harness, which shows nothing of a test that passes
-        let said =
-            writeln!(std::io::stderr(), "left out: kubectl with the webhook: `cargo xtask tools` builds it");
-        said.unwrap();
-    }
-    found
+/// Makes kubectl the administrator of Harvester.
+async fn connect(kubectl: &Kubectl, cluster: &TestCluster) {
+    let account = User::Driver.account(Side::Harvester, cluster.guest_cluster());
+    let kubeconfig = match (cluster.harvester.simulated(), cluster.harvester.real()) {
+        (Some(server), _) => {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let kubeconfig = server.kubeconfig(account, listener.local_addr().unwrap());
+            let server = server.clone();
+            tokio::spawn(async move { server.serve(listener).await });
+            // kubectl does not know the paused clock
+            tokio::time::resume();
+            kubeconfig
+        }
+        (None, server) => server.unwrap().kubeconfig(&account.name, "team-a"),
+    };
+    kubectl.file("kubeconfig", &kubeconfig);
 }
 
 /// What the load balancer writes: addresses, a record, a history and a rest.
@@ -189,14 +116,14 @@ async fn served(cluster: &TestCluster) -> Value {
 
 test_cluster::component_tests! {
     async fn kubectl_applies_replaces_and_edits_load_balancers_and_pools(cluster: TestCluster) {
-        let Some(kubectl) = kubectl() else { return };
+        let Some(kubectl) = Kubectl::find("team-a") else { return };
         let tasks = TaskGroup::new();
         reachable(&cluster, &tasks, WRITER).await;
         converting(&cluster).await;
-        let shell = Shell::open(kubectl, &cluster).await;
+        connect(&kubectl, &cluster).await;
         for (file, name, content) in FILES {
-            shell.file(file, content);
-            assert_eq!(shell.works(&format!("apply -f {file}")).await, format!("{name} created\n"));
+            kubectl.file(file, content);
+            assert_eq!(kubectl.works(&format!("apply -f {file}")).await, format!("{name} created\n"));
         }
         serve(&cluster).await;
         let before = served(&cluster).await;
@@ -213,7 +140,7 @@ test_cluster::component_tests! {
         ];
         for (verb, outcome) in verbs {
             for (file, name, _) in FILES {
-                let said = shell.works(&format!("{verb} -f {file}")).await;
+                let said = kubectl.works(&format!("{verb} -f {file}")).await;
                 assert_eq!(said, format!("{name} {outcome}\n"), "{verb}");
             }
             assert_eq!(served(&cluster).await, before, "{verb}");
@@ -226,18 +153,18 @@ test_cluster::component_tests! {
                 "spec.quarantineSeconds -60 is outside of"),
         ];
         for (object, from, wrong, right, sentence) in edits {
-            shell.editor(from, wrong, right);
-            shell.works(&format!("edit {object}")).await;
-            let told = shell.told();
+            kubectl.editor(from, wrong, right);
+            kubectl.works(&format!("edit {object}")).await;
+            let told = kubectl.told();
             assert!(told.lines().any(|line| line.starts_with("# * ") && line.contains(sentence)), "{told}");
             assert!(told.contains(wrong), "{told}");
-            let stored = shell.works(&format!("get {object} -o yaml")).await;
+            let stored = kubectl.works(&format!("get {object} -o yaml")).await;
             assert!(stored.contains(right), "{stored}");
         }
         assert_eq!(served(&cluster).await, before, "edit");
-        shell.file("bad.yaml", &WEB.replace("/healthz", "healthz"));
+        kubectl.file("bad.yaml", &WEB.replace("/healthz", "healthz"));
         for verb in ["apply", "apply --server-side --force-conflicts", "replace"] {
-            let said = shell.fails(&format!("{verb} -f bad.yaml")).await;
+            let said = kubectl.fails(&format!("{verb} -f bad.yaml")).await;
             assert!(said.contains("update loadbalancer team-a/web failed: healthyCheck: "), "{said}");
         }
 
@@ -245,7 +172,7 @@ test_cluster::component_tests! {
         for (version, is_it) in [("v1beta1", "workloadType"), ("v1alpha1", "PeriodSeconds")] {
             let path = format!("/apis/loadbalancer.harvesterhci.io/{version}/namespaces/team-a/loadbalancers");
             // it warns of a version that is deprecated, after the list
-            let said = shell.works(&format!("get --raw {path}")).await;
+            let said = kubectl.works(&format!("get --raw {path}")).await;
             let list = serde_json::Deserializer::from_str(&said).into_iter::<Value>().next().unwrap().unwrap();
             let items = list["items"].as_array().unwrap();
             let addresses: Vec<_> = items.iter().map(|item| &item["status"]["address"]).collect();

@@ -28,6 +28,7 @@ const SERVICES: &str = "/api/v1/namespaces/default/services";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/kube-system/deployments";
 const DAEMON_SETS: &str = "/apis/apps/v1/namespaces/kube-system/daemonsets";
 const CSI_DRIVERS: &str = "/apis/storage.k8s.io/v1/csidrivers";
+const ATTACHMENTS: &str = "/apis/storage.k8s.io/v1/volumeattachments";
 const CSI_NODES: &str = "/apis/storage.k8s.io/v1/csinodes";
 
 /// One is carried by the guest, as one without health check is. The other one asks for a lease as soon as it is of type
@@ -127,7 +128,7 @@ impl World {
         world
     }
 
-    /// What charts and an administrator bring: the workloads' objects, and more rights for the cloud-config.
+    /// What the cloud provider's chart and an administrator bring: its workload, and more rights for the cloud-config.
     async fn furnish(&self) {
         // the one of the cloud-config, which the sandbox knows by a token alone
         let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "harvester-cloud-provider-demo"}});
@@ -145,11 +146,7 @@ impl World {
         self.create(Guest, DEPLOYMENTS, &workload("Deployment", "provider", "harvester-cloud-provider:1"))
             .await;
         if self.has_storage().await {
-            let driver = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": CSI_DRIVER},
-                "spec": {}});
-            self.create(Guest, CSI_DRIVERS, &driver).await;
-            self.create(Guest, DAEMON_SETS, &workload("DaemonSet", "driver", "harvester-csi-driver:1")).await;
-            // a driver that was called leads
+            // for faults in the use of volumes
             let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"},
                 "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
             self.create(Guest, "/api/v1/namespaces/default/persistentvolumeclaims", &claim).await;
@@ -157,7 +154,20 @@ impl World {
                 "containers": [{"name": "main", "image": "pause:1", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}],
                 "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]}});
             self.create(Guest, "/api/v1/namespaces/default/pods", &pod).await;
+            self.attached().await;
         }
+    }
+
+    /// Waits until the volume is attached: its machine is one of the things to break.
+    async fn attached(&self) {
+        for _ in 0..ASKED_AT_MOST {
+            let attachments = self.send(Guest, Method::GET, ATTACHMENTS, None).await;
+            if attachments["items"][0]["status"]["attached"] == true {
+                return;
+            }
+            self.findings(&[]);
+        }
+        panic!("the volume is not attached");
     }
 
     /// Whether this computer lets VMs have insides, in which the CSI driver runs.

@@ -342,7 +342,7 @@ impl Environment {
 
     /// Tells of parts that end, until everything ends.
     pub(crate) async fn watch_parts(&mut self, output: &Output) -> Result<()> {
-        let mut told = vec![false; self.parts.len()];
+        let mut told = BTreeSet::new();
         let mut uncarried = BTreeSet::new();
         loop {
             // twice in a row: an address that changes hands cannot be bound for a moment
@@ -353,9 +353,10 @@ impl Environment {
                     output.note(line);
                 }
             }
-            for (part, told) in self.parts.iter_mut().zip(&mut told) {
+            let of_storage = self.storage.iter_mut().flat_map(Storage::parts_mut);
+            for part in self.parts.iter_mut().chain(of_storage) {
                 if let Err(ended) = part.still_runs()
-                    && !std::mem::replace(told, true)
+                    && told.insert(part.command.name.clone())
                 {
                     output.note(&format!("{ended}"));
                 }

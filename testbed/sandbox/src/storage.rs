@@ -7,6 +7,8 @@
 //! A VM is a mount namespace here: what its driver mounts is seen in it alone, and goes with it. Where this user may not have
 //! such, the controller service runs alone: claims get volumes, and pods wait for them.
 
+mod chart;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -154,6 +156,9 @@ impl Storage {
                 storage.machines.push(machine);
             }
         }
+        if has_callers {
+            chart::apply(guest, &storage.nodes()).await.context("what the driver's chart makes")?;
+        }
         Ok(storage)
     }
 
@@ -252,11 +257,16 @@ impl Storage {
         self.machines.iter().map(|machine| machine.vm.node.clone()).collect()
     }
 
+    /// Its processes.
+    pub(crate) fn parts_mut(&mut self) -> impl Iterator<Item = &mut Part> {
+        let machines = self.machines.iter_mut().map(|machine| &mut machine.service);
+        [&mut self.controller].into_iter().chain(machines).map(|service| &mut service.part)
+    }
+
     /// # Errors
     /// The first part that has ended, with its last words.
     pub(crate) fn still_runs(&mut self) -> Result<()> {
-        self.controller.part.still_runs()?;
-        self.machines.iter_mut().try_for_each(|machine| machine.service.part.still_runs())
+        self.parts_mut().try_for_each(Part::still_runs)
     }
 
     /// Ends the processes; kubelets and sidecars first.

@@ -4,6 +4,7 @@
 
 mod addresses;
 mod crash;
+mod doctor;
 mod families;
 mod http_check;
 mod limits;

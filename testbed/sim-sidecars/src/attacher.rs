@@ -1,6 +1,6 @@
 //! external-attacher: finalizers, ControllerPublishVolume and `attached: true` for a VolumeAttachment;
-//! ControllerUnpublishVolume and the end of the finalizer for one that is deleted. Once a minute it compares them with what
-//! the driver lists, and works on those that differ once more.
+//! ControllerUnpublishVolume and the end of the finalizer for one that is deleted. First it asks what the driver can; once a
+//! minute it compares them with what the driver lists, and works on those that differ once more.
 
 use std::{
     collections::BTreeSet,
@@ -8,7 +8,10 @@ use std::{
 };
 
 use controller_kit::{Action, ObjectKey, Queue};
-use csi_driver::csi::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, ListVolumesRequest};
+use csi_driver::csi::{
+    ControllerGetCapabilitiesRequest, ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest,
+    ListVolumesRequest,
+};
 use harvester_api::names::CSI_DRIVER;
 use k8s_openapi::api::{core::v1::PersistentVolume, storage::v1::VolumeAttachment};
 use kube::ResourceExt;
@@ -61,6 +64,10 @@ pub(crate) fn start(world: &Arc<World>, tasks: &TaskGroup) {
     });
     tasks.spawn_until_stop(async move {
         attacher.world.ready().await;
+        while let Err(problem) = attacher.ask().await {
+            tracing::debug!(%problem, "the driver does not say what it can");
+            tokio::time::sleep(attacher.world.pace.first).await;
+        }
         loop {
             tokio::time::sleep(attacher.world.pace.compare).await;
             if let Err(problem) = attacher.compare(&compared).await {
@@ -176,6 +183,13 @@ impl Attacher {
             patch(&api, &world.attachments, &name, free).await?;
         }
         Ok(())
+    }
+
+    /// As every sidecar does at its start.
+    async fn ask(&self) -> Result<(), Status> {
+        let mut driver = self.world.controller.controller();
+        let call = |request| async move { driver.controller_get_capabilities(request).await };
+        within(self.world.pace.call, ControllerGetCapabilitiesRequest::default(), call).await.map(drop)
     }
 
     async fn compare(&self, queue: &Queue<ObjectKey>) -> Result<(), Status> {

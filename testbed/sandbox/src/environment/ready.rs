@@ -93,15 +93,8 @@ pub(super) async fn no_webhook(harvester: &Client) -> Result<()> {
 
 /// Both controllers lead, and every node is initialised.
 pub(super) async fn controllers(guest: &Client, harvester: &Client, vms: &[GuestVm]) -> Result<()> {
-    for (client, lease) in [(harvester, commands::LOAD_BALANCER), (guest, "cloud-controller-manager")] {
-        let leases = Api::<Lease>::namespaced(client.clone(), "kube-system");
-        until(&format!("the Lease kube-system/{lease} to be held"), || async {
-            let spec = leases.get(lease).await.map_err(plain)?.spec.unwrap_or_default();
-            ensure!(spec.holder_identity.is_some_and(|holder| !holder.is_empty()), "nobody holds it");
-            Ok(())
-        })
-        .await?;
-    }
+    held(harvester, commands::LOAD_BALANCER).await?;
+    held(guest, "cloud-controller-manager").await?;
     let nodes = Api::<Node>::all(guest.clone());
     until("the nodes to be initialised", || async {
         for vm in vms {
@@ -114,7 +107,18 @@ pub(super) async fn controllers(guest: &Client, harvester: &Client, vms: &[Guest
     .await
 }
 
-/// Every one of these Nodes has the CSI driver.
+/// Somebody holds this Lease.
+async fn held(client: &Client, lease: &str) -> Result<()> {
+    let leases = Api::<Lease>::namespaced(client.clone(), "kube-system");
+    until(&format!("the Lease kube-system/{lease} to be held"), || async {
+        let spec = leases.get(lease).await.map_err(plain)?.spec.unwrap_or_default();
+        ensure!(spec.holder_identity.is_some_and(|holder| !holder.is_empty()), "nobody holds it");
+        Ok(())
+    })
+    .await
+}
+
+/// Every one of these Nodes has the CSI driver, and somebody heals attachments.
 pub(super) async fn storage(guest: &Client, nodes: &[String]) -> Result<()> {
     let noted = Api::<CSINode>::all(guest.clone());
     until("the CSI driver to be registered on every node", || async {
@@ -123,7 +127,8 @@ pub(super) async fn storage(guest: &Client, nodes: &[String]) -> Result<()> {
         }
         Ok(())
     })
-    .await
+    .await?;
+    held(guest, "harvester-csi-attach").await
 }
 
 /// The example's Service has its address.

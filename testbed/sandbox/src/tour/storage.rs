@@ -23,7 +23,7 @@ use sim_sidecars::{
 };
 use tokio::time::Instant;
 
-use super::{Tour, nodes, observer::NAMESPACE};
+use super::{Tour, doctor, nodes, observer::NAMESPACE};
 use crate::manifests::{apply_one, plain};
 
 /// Class of the tour's claims: `examples/guest/storage-classes.yaml` with a file system that this computer lets grow.
@@ -141,7 +141,7 @@ fn left_out(tour: &mut Tour<'_>) -> Result<Option<String>> {
     Ok(storage.left_out().map(|why| format!("left out: {why}")))
 }
 
-/// A claim gets its volume; on a computer that allows it a pod has it, and writes.
+/// A claim gets its volume; on a computer that allows it a pod has it, and writes, and `doctor` has nothing to say.
 pub(super) async fn writes(tour: &mut Tour<'_>) -> Result<String> {
     let file_system = machine::growing_file_system().unwrap_or("ext4");
     let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": CLASS},
@@ -156,7 +156,9 @@ pub(super) async fn writes(tour: &mut Tour<'_>) -> Result<String> {
     let [node, _] = two(tour)?;
     let place = start_pod(tour, "tour-writer", CLAIM, &node).await?;
     place.write(first()).await?;
-    Ok(format!("{} bytes, with {file_system}, on {}", first().len(), place.node))
+    let green = doctor::is_content(tour).await?;
+    let written = first().len();
+    Ok(format!("{written} bytes, with {file_system}, on {}; doctor says {green} times green", place.node))
 }
 
 /// The pod goes, and the next one finds on another node what it wrote.

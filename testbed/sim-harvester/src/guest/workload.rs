@@ -1,11 +1,12 @@
 //! DaemonSets and Deployments of the guest: the pods that they want, placed and made without schedulers and
-//! ReplicaSets between. A pod is made from the template as it is then and never changed; taints keep nobody away.
+//! ReplicaSets between. A pod is made from the template as it is then and never changed; of what the template says of Nodes
+//! `nodeSelector` counts, and taints keep nobody away.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, Deployment},
-    core::v1::{Pod, PodTemplateSpec},
+    core::v1::{Node, Pod, PodTemplateSpec},
 };
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
@@ -82,6 +83,12 @@ impl Wants {
         pod.owner_references().iter().any(|owner| owner.uid == self.uid)
     }
 
+    /// Whether the template lets its pods be on this Node.
+    pub(super) fn selects(&self, node: &Node) -> bool {
+        let selector = self.template.spec.as_ref().and_then(|spec| spec.node_selector.as_ref());
+        selector.into_iter().flatten().all(|(key, value)| node.labels().get(key) == Some(value))
+    }
+
     fn pod(&self, name: &str, node: &str) -> Value {
         let metadata = self.template.metadata.clone().unwrap_or_default();
         let mut spec = json!(self.template.spec);
@@ -96,8 +103,8 @@ impl Wants {
     }
 }
 
-/// The steps that bring its pods and its status to what it wants. `nodes` are those whose VMs run; `pods` are all
-/// that it owns.
+/// The steps that bring its pods and its status to what it wants. `nodes` are those whose VMs run and that it selects; `pods`
+/// are all that it owns.
 pub(super) fn decide(wants: &Wants, nodes: &BTreeSet<String>, pods: &[&Pod]) -> Vec<Step> {
     let node_of = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();
     let mut steps = Vec::new();
@@ -222,6 +229,19 @@ mod tests {
     fn a_daemon_set_has_a_pod_on_every_node() {
         let there = pod("agent-n1", "n1", "True");
         assert_eq!(texts(&decide(&daemon_set(), &nodes(), &[&there])), ["+agent-n2@n2"]);
+    }
+
+    #[rstest]
+    #[case::it_has_none(json!({}), true)]
+    #[case::that_it_carries(json!({"zone": "a"}), true)]
+    #[case::of_another_value(json!({"zone": "b"}), false)]
+    #[case::one_of_two(json!({"zone": "a", "disk": "fast"}), false)]
+    fn a_node_is_selected_by_its_labels(#[case] selector: Value, #[case] expected: bool) {
+        let json = json!({"metadata": {"name": "agent"}, "spec": {"selector": {},
+            "template": {"spec": {"containers": [{"name": "agent"}], "nodeSelector": selector}}}});
+        let wants = Wants::of_daemon_set(&serde_json::from_value(json).unwrap()).unwrap();
+        let node = serde_json::from_value(json!({"metadata": {"name": "n1", "labels": {"zone": "a"}}}));
+        assert_eq!(wants.selects(&node.unwrap()), expected);
     }
 
     #[test]

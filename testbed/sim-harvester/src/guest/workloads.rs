@@ -98,7 +98,10 @@ impl Workloads {
         };
         let Some(wants) = wants else { return Ok(()) };
         let running = self.kubelets.vms().into_iter().filter(|vm| vm.running.is_some());
-        let registered = |node: &String| self.kubelets.nodes.get(&ObjectKey::new("", node)).is_some();
+        let registered = |node: &String| {
+            let node = self.kubelets.nodes.get(&ObjectKey::new("", node));
+            node.is_some_and(|node| wants.selects(&node))
+        };
         let nodes: BTreeSet<_> = running.map(|vm| vm.node).filter(registered).collect();
         let pods = self.kubelets.pods.list();
         let owned: Vec<_> = pods.iter().map(|pod| &**pod).filter(|pod| wants.owns(pod)).collect();

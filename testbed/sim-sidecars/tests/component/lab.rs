@@ -73,7 +73,7 @@ impl Calls {
     /// The calls since the last question. One that was made again at once is there once.
     pub(crate) fn take(&self) -> Vec<String> {
         let mut calls = std::mem::take(&mut *self.0.lock().unwrap());
-        calls.retain(|call| call != "ListVolumes");
+        calls.retain(|call| !["ControllerGetCapabilities", "ListVolumes"].contains(&call.as_str()));
         calls.dedup();
         calls
     }

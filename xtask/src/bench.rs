@@ -125,7 +125,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         }
     }
     if matches!(options.only, None | Some(Only::Tools)) {
-        outcome.output.push_str(&sizes(&program)?);
+        outcome.output.push_str(&sizes());
     }
     let of = options.only.map_or_else(|| server.to_owned(), |only| format!("{server}-{}", only.name()));
     write(&of, &outcome.output)?;
@@ -145,20 +145,18 @@ fn measure(server: &str, program: &Path, only: Option<Only>) -> Command {
     command
 }
 
-/// The lines of what has to be downloaded: the program that ships, and the images that `cargo xtask image` made last.
-fn sizes(program: &Path) -> Result<String> {
-    let bytes = fs::metadata(program).with_context(|| format!("read {}", program.display()))?.len();
-    let mut lines = format!("figure binary-mib {:.4}\n", bytes as f64 / f64::from(1 << 20));
-    for (figure, image) in
-        [("image-mib", "harvester-cloud-provider"), ("csi-image-mib", "harvester-csi-driver")]
-    {
-        let line = match image::unpacked_mib(image) {
-            Ok(mib) => format!("figure {figure} {mib:.4}\n"),
-            Err(error) => format!("figure {figure} not measured: {error}\n"),
-        };
-        lines.push_str(&line);
-    }
-    Ok(lines)
+/// The lines of what has to be downloaded: the images that `cargo xtask image` made last, and the program in them.
+fn sizes() -> String {
+    let line = |(figure, mib): (&str, Result<f64>)| match mib {
+        Ok(mib) => format!("figure {figure} {mib:.4}\n"),
+        Err(error) => format!("figure {figure} not measured: {error}\n"),
+    };
+    let sizes = [
+        ("binary-mib", image::program_mib()),
+        ("image-mib", image::unpacked_mib("harvester-cloud-provider")),
+        ("csi-image-mib", image::unpacked_mib("harvester-csi-driver")),
+    ];
+    sizes.into_iter().map(line).collect()
 }
 
 /// The median time of a Service under both builds, in turns, and their ratio.

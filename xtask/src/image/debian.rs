@@ -1,6 +1,6 @@
 //! The file-system tools of the CSI driver, out of Debian packages: those of `crates/csi-driver/tools.txt` and the libraries
-//! that they depend on, and nothing else of what they depend on (Python, Perl, debconf). Nothing is installed into this
-//! machine, and root is not needed.
+//! that they load, and nothing else of what their packages have and depend on (other programs, Python, Perl, debconf).
+//! Nothing is installed into this machine, and root is not needed.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,14 +12,14 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 
-use super::layout;
+use super::{layout, used};
 use crate::step;
 
 /// The programs that the driver runs, and who has them.
 pub(super) const TOOLS: &str = include_str!("../../../crates/csi-driver/tools.txt");
 
 /// What no program needs. The licences stay.
-const NEEDLESS: [&str; 8] = [
+const NEEDLESS: [&str; 7] = [
     "usr/share/man",
     "usr/share/info",
     "usr/share/locale",
@@ -27,7 +27,6 @@ const NEEDLESS: [&str; 8] = [
     "usr/share/bash-completion",
     "usr/share/initramfs-tools",
     "usr/share/bug",
-    "usr/lib/systemd",
 ];
 
 /// A package that is in an image.
@@ -161,7 +160,7 @@ pub(super) fn unpack(arch: &str, work: &Path, root: &Path) -> Result<Vec<Package
         fs::create_dir_all(root.join("usr").join(name))?;
         symlink(format!("usr/{name}"), root.join(name)).with_context(|| format!("link {name}"))?;
     }
-    let mut packages = vec![];
+    let mut unpacked = vec![];
     for (name, stanza) in &closure {
         let version = field(stanza, "Version").context("a package has a version")?;
         let arch = field(stanza, "Architecture").context("a package has an architecture")?;
@@ -175,33 +174,69 @@ pub(super) fn unpack(arch: &str, work: &Path, root: &Path) -> Result<Vec<Package
                 file.display()
             );
         }
-        extract(&file, root)?;
-        let status = root.join("var/lib/dpkg/status.d");
-        fs::create_dir_all(&status)?;
+        let package =
+            Package { name: name.clone(), version: version.to_owned(), arch: arch.to_owned(), digest };
+        unpacked.push((package, extract(&file, root)?, control(&file)?));
+    }
+    let used = used::of(root, &programs(TOOLS))?;
+    let status = root.join("var/lib/dpkg/status.d");
+    fs::create_dir_all(&status)?;
+    let mut packages = vec![];
+    for (package, files, control) in unpacked {
+        if !strip(root, &files, &used)? {
+            continue;
+        }
         // scanners of images look here
-        fs::write(status.join(name), control(&file)?).with_context(|| format!("list package {name}"))?;
-        packages.push(Package {
-            name: name.clone(),
-            version: version.to_owned(),
-            arch: arch.to_owned(),
-            digest,
-        });
+        let name = &package.name;
+        fs::write(status.join(name), control).with_context(|| format!("list package {name}"))?;
+        packages.push(package);
     }
     prune(root)?;
     Ok(packages)
 }
 
-fn extract(file: &Path, root: &Path) -> Result<()> {
+/// Removes the programs and libraries of a package that are not used, and all of it where none is; says whether anything
+/// stays. A package of settings alone stays.
+fn strip(root: &Path, files: &[PathBuf], used: &BTreeSet<PathBuf>) -> Result<bool> {
+    let root = root.canonicalize()?;
+    let (mut code, mut others) = (vec![], vec![]);
+    for file in files {
+        let folder = file.parent().and_then(|folder| root.join(folder).canonicalize().ok());
+        // a file that two packages have is gone with the first
+        let Some(path) = folder.and_then(|folder| Some(folder.join(file.file_name()?))) else { continue };
+        match used::CODE.iter().any(|folder| path.starts_with(root.join(folder))) {
+            true => code.push(path),
+            false => others.push(path),
+        }
+    }
+    let stays = code.is_empty() || code.iter().any(|path| used.contains(path));
+    let needless = code.iter().filter(|path| !used.contains(*path));
+    for path in needless.chain(others.iter().filter(|_| !stays)) {
+        if path.is_symlink() || path.exists() {
+            fs::remove_file(path).with_context(|| format!("remove {}", path.display()))?;
+        }
+    }
+    Ok(stays)
+}
+
+/// Unpacks a package; the answer is its files and links, relative to the root.
+fn extract(file: &Path, root: &Path) -> Result<Vec<PathBuf>> {
     let mut tar = Command::new("dpkg-deb");
     tar.arg("--fsys-tarfile").arg(file).stdout(std::process::Stdio::piped());
     let mut tar = tar.spawn().context("start dpkg-deb")?;
     let content = tar.stdout.take().context("its standard output is piped")?;
     let mut unpack = Command::new("tar");
     unpack.args(["--extract", "--keep-directory-symlink", "--preserve-permissions", "--no-same-owner"]);
-    unpack.arg("--directory").arg(root).stdin(content);
-    let unpacked = unpack.status().context("start tar")?;
-    ensure!(tar.wait()?.success() && unpacked.success(), "unpack {}", file.display());
-    Ok(())
+    unpack.args(["--verbose", "--quoting-style=literal", "--directory"]).arg(root).stdin(content);
+    let unpacked = unpack.output().context("start tar")?;
+    ensure!(
+        tar.wait()?.success() && unpacked.status.success(),
+        "unpack {}: {}",
+        file.display(),
+        String::from_utf8_lossy(&unpacked.stderr).trim()
+    );
+    let listed = String::from_utf8_lossy(&unpacked.stdout).into_owned();
+    Ok(listed.lines().filter(|name| !name.ends_with('/')).map(PathBuf::from).collect())
 }
 
 fn control(file: &Path) -> Result<Vec<u8>> {
@@ -216,13 +251,6 @@ fn prune(root: &Path) -> Result<()> {
         let folder = root.join(name);
         if folder.exists() {
             fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
-        }
-    }
-    // tables of other encodings than UTF-8, in a folder that is called after the architecture
-    for triplet in fs::read_dir(root.join("usr/lib"))? {
-        let tables = triplet?.path().join("gconv");
-        if tables.is_dir() {
-            fs::remove_dir_all(&tables).with_context(|| format!("remove {}", tables.display()))?;
         }
     }
     let doc = root.join("usr/share/doc");

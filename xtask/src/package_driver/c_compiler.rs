@@ -1,5 +1,5 @@
-//! A C compiler for a target: ring has C in it, none of which needs a C library. For another architecture than this
-//! machine's it is one that is installed, or the one in PyPI's `ziglang`; the linker is Rust's own.
+//! A C compiler for a target: ring has C in it, which needs headers of a C library and nothing else of it. For another
+//! architecture than this machine's it is one that is installed, or the one in PyPI's `ziglang`; the linker is Rust's own.
 
 use std::{
     fs,
@@ -21,11 +21,16 @@ const ZIGLANG: &str = "0.17.1";
 pub(crate) struct Compiler {
     /// For the variable `CC_<target>`; none where it is set.
     cc: Option<String>,
-    /// Rust's linker instead of the system's, which knows this machine's architecture only.
+    /// Rust's linker instead of the system's, which may know this machine's architecture only.
     own_linker: bool,
 }
 
 impl Compiler {
+    /// With Rust's linker for this machine's architecture too: it is the same on every machine, and makes smaller programs.
+    pub(crate) fn with_own_linker(self) -> Self {
+        Self { own_linker: true, ..self }
+    }
+
     /// Tells cargo of it.
     pub(crate) fn announce(&self, target: &str, cargo: &mut Command) {
         if let Some(cc) = &self.cc {
@@ -60,12 +65,21 @@ pub(crate) fn find(target: &str) -> Result<Compiler> {
 
 fn installed(target: &str) -> Option<String> {
     let arch = target.split('-').next()?;
-    let known = [format!("{arch}-linux-musl-gcc"), format!("{arch}-linux-gnu-gcc"), "clang".to_owned()];
-    known.into_iter().find(|compiler| runs(Path::new(compiler), "--version"))
+    let gcc = [format!("{arch}-linux-musl-gcc"), format!("{arch}-linux-gnu-gcc")];
+    let gcc = gcc.into_iter().find(|compiler| has_headers(compiler));
+    // ring asks for none where it is clang
+    gcc.or_else(|| runs(Path::new("clang"), &["--version"]).then(|| "clang".to_owned()))
 }
 
-fn runs(program: &Path, argument: &str) -> bool {
-    let started = Command::new(program).arg(argument).stdout(Stdio::null()).stderr(Stdio::null()).status();
+/// Whether it finds a C library's headers, which are in another package than gcc.
+fn has_headers(gcc: &str) -> bool {
+    let source = ["-fsyntax-only", "-include", "assert.h", "-include", "stdint.h", "-x", "c", "/dev/null"];
+    runs(Path::new(gcc), &source)
+}
+
+fn runs(program: &Path, arguments: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    let started = command.args(arguments).stdout(Stdio::null()).stderr(Stdio::null()).status();
     started.is_ok_and(|status| status.success())
 }
 
@@ -74,15 +88,15 @@ fn zig(target: &str) -> Result<String> {
     let cache = outside_tools::cache().context("no folder for the cache: set HARVESTER_TOOLS or HOME")?;
     let folder = cache.join(format!("ziglang-{ZIGLANG}"));
     let zig: PathBuf = folder.join("ziglang").join("zig");
-    if !runs(&zig, "version") {
+    if !runs(&zig, &["version"]) {
         let mut pip = Command::new("python3");
         pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target"]).arg(&folder);
         pip.arg(format!("ziglang=={ZIGLANG}"));
         let outcome = step::run(&format!("install a C compiler for {target} from PyPI"), &mut pip);
         ensure!(
-            outcome.is_ok_and(|outcome| outcome.succeeded) && runs(&zig, "version"),
-            "a C compiler for {target} would bring it: install gcc-aarch64-linux-gnu or clang, or python3 with pip, which \
-             can fetch ziglang {ZIGLANG}"
+            outcome.is_ok_and(|outcome| outcome.succeeded) && runs(&zig, &["version"]),
+            "a C compiler for {target} would bring it: install clang, or gcc-aarch64-linux-gnu with \
+             libc6-dev-arm64-cross, or python3 with pip, which can fetch ziglang {ZIGLANG}"
         );
     }
     let wrapper = folder.join(format!("{target}-cc"));
@@ -124,6 +138,20 @@ mod tests {
             ("CC_aarch64_unknown_linux_musl", "clang".as_ref()),
         ];
         assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn a_compiler_without_headers_is_passed_over() {
+        let folder = workspace::target().join("xtask");
+        fs::create_dir_all(&folder).unwrap();
+        for (name, lacks, expected) in [("gcc-alone", "assert.h", false), ("gcc-and-libc", "nothing.h", true)]
+        {
+            let gcc = folder.join(name);
+            fs::write(&gcc, format!("#!/bin/sh\ncase \"$*\" in *{lacks}*) exit 1 ;; esac\n")).unwrap();
+            fs::set_permissions(&gcc, fs::Permissions::from_mode(0o755)).unwrap();
+            assert!(runs(&gcc, &["--version"]), "{name} is there");
+            assert_eq!(has_headers(gcc.to_str().unwrap()), expected, "{name}");
+        }
     }
 
     #[test]

@@ -202,7 +202,7 @@ impl Session<'_> {
             self.known_machine(*vm).await;
         }
         let pace = &self.attacher.pace;
-        pace.wrote(machine, self.volume.as_str(), Direction::Out);
+        pace.wrote(machine, self.volume.as_str(), Direction::Out, None);
         let class = class(&claim).filter(|_| !is_bound(&claim));
         let pause = pace.keep_out(machine, self.volume.as_str(), class, &why);
         drop(turn);

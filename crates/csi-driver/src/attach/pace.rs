@@ -17,9 +17,9 @@
 //! ```
 //! A disk that nobody waits for stays. One that left comes again after 15 s, doubled each time up to 300 s, or up to 60 s
 //! where nobody else waits. It is doubtful then, for an hour or until it came; so are claims of its class that are not
-//! bound, where its own was not. Doubtful disks come one at a time, in the order in which they waited, and after all
-//! others. This process remembers all that: the sidecars call one process at a time, and what another one does not know of
-//! only makes disks come later.
+//! bound, where its own was not, until one of those came. Doubtful disks come one at a time, in the order in which they
+//! waited, and after all others. This process remembers all that: the sidecars call one process at a time, and what another
+//! one does not know of only makes disks come later.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -83,6 +83,8 @@ struct Known {
     wanted: Option<Wanted>,
     /// The holder of the annotation by which it is added, and since when this process knows of it.
     holder: Option<(String, Instant)>,
+    /// The class of its claim, which was not bound when this process added the disk.
+    unbound_class: Option<String>,
 }
 
 struct KeptOut {
@@ -122,11 +124,20 @@ impl Machine {
 }
 
 impl Pace {
-    /// This process has just written so of the machine.
-    pub(super) fn wrote(&self, machine: &str, volume: &str, direction: Direction) {
+    /// This process has just written so of the machine. A claim that was not bound is given with its class.
+    pub(super) fn wrote(
+        &self,
+        machine: &str,
+        volume: &str,
+        direction: Direction,
+        unbound_class: Option<&str>,
+    ) {
         self.of(machine, |it| {
             let known = it.volume(volume);
             known.way = Some((direction, Instant::now()));
+            if let Some(class) = unbound_class {
+                known.unbound_class = Some(class.to_owned());
+            }
             // it has had its turn
             known.wanted.take_if(|_| direction == Direction::In);
         });
@@ -146,7 +157,8 @@ impl Pace {
                 known.way = known.way.filter(|(direction, _)| seen.get(volume) == Some(direction));
                 known.wanted = known.wanted.filter(|wanted| wanted.last.elapsed() < WANTED_FOR);
                 known.kept_out.take_if(|kept| kept.at.elapsed() >= REMEMBERED_FOR);
-                known.way.is_some() || known.kept_out.is_some() || known.wanted.is_some()
+                let is_to_come = known.kept_out.is_some() || known.unbound_class.is_some();
+                known.way.is_some() || is_to_come || known.wanted.is_some()
             });
             let ages = seen.iter().map(|(volume, direction)| {
                 let (_, since) = it.volume(volume).way.get_or_insert((*direction, foreign));
@@ -244,11 +256,11 @@ impl Pace {
         self.of(machine, |it| it.freed.is_some_and(|freed| freed.elapsed() < UNMOUNTED_FOR))
     }
 
-    /// The disk of a claim of this class came into the machine.
-    pub(super) fn came(&self, machine: &str, volume: &str, class: Option<&str>) {
+    /// The disk came into the machine. Of the room that its class has, one that was bound before says nothing.
+    pub(super) fn came(&self, machine: &str, volume: &str) {
         self.of(machine, |it| {
-            it.volumes.remove(volume);
-            class.and_then(|class| it.classes.remove(class));
+            let class = it.volumes.remove(volume).and_then(|known| known.unbound_class);
+            class.and_then(|class| it.classes.remove(&class));
         });
     }
 
@@ -402,7 +414,15 @@ mod tests {
         assert_eq!(pace.times("a", "pvc-1"), 1);
         assert!(pace.is_doubtful("a", "pvc-1", None) && pace.is_doubtful("a", "pvc-2", Some("lvm")));
         assert!(!pace.is_doubtful("a", "pvc-2", None) && !pace.is_doubtful("a", "pvc-2", Some("longhorn")));
-        pace.came("a", "pvc-2", Some("lvm"));
+        for (volume, unbound_class) in [("bound", None), ("longhorn", Some("longhorn"))] {
+            pace.wrote("a", volume, Direction::In, unbound_class);
+            pace.came("a", volume);
+            assert!(pace.is_doubtful("a", "pvc-3", Some("lvm")), "{volume} says nothing of the class");
+        }
+        pace.wrote("a", "pvc-2", Direction::In, Some("lvm"));
+        // it is on its way no more, and another call has looked
+        pace.look("a", &BTreeMap::new());
+        pace.came("a", "pvc-2");
         assert!(!pace.is_doubtful("a", "pvc-3", Some("lvm")) && pace.is_doubtful("a", "pvc-1", Some("lvm")));
         tokio::time::advance(REMEMBERED_FOR).await;
         assert!(!pace.is_doubtful("a", "pvc-1", None));
@@ -417,7 +437,7 @@ mod tests {
         pace.wants("a", "pvc-2");
         let waiting = || pace.waiting("a").into_values().map(|since| since.as_secs()).collect::<Vec<_>>();
         assert_eq!(waiting(), [59, 0]);
-        pace.wrote("a", "pvc-1", Direction::In);
+        pace.wrote("a", "pvc-1", Direction::In, None);
         assert_eq!(waiting(), [0]);
         tokio::time::advance(Duration::from_secs(60)).await;
         assert_eq!(waiting(), [0; 0]);
@@ -441,7 +461,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(240)).await;
         assert_eq!(kept_out(false), None);
         assert_eq!(pace.times("a", "pvc-1"), 40);
-        pace.came("a", "pvc-1", None);
+        pace.came("a", "pvc-1");
         assert_eq!(pace.keep_out("a", "pvc-1", None, "why").as_secs(), 15);
     }
 
@@ -473,7 +493,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_others_wrote_counts_from_its_first_sight() {
         let pace = Pace::default();
-        pace.wrote("a", "ours", Direction::In);
+        pace.wrote("a", "ours", Direction::In, None);
         let seen =
             BTreeMap::from([("ours".to_owned(), Direction::In), ("theirs".to_owned(), Direction::Out)]);
         let ages =
@@ -493,11 +513,11 @@ mod tests {
     async fn a_disk_that_came_and_comes_again_counts_from_its_new_way(#[case] between: Option<Direction>) {
         let pace = Pace::default();
         let seen = |direction| BTreeMap::from([("pvc-1".to_owned(), direction)]);
-        pace.wrote("a", "pvc-1", Direction::In);
+        pace.wrote("a", "pvc-1", Direction::In, None);
         tokio::time::advance(Duration::from_secs(5)).await;
         match between {
             Some(direction) => drop(pace.look("a", &seen(direction))),
-            None => pace.came("a", "pvc-1", None),
+            None => pace.came("a", "pvc-1"),
         }
         tokio::time::advance(Duration::from_secs(10_000)).await;
         assert_eq!(pace.look("a", &seen(Direction::In))["pvc-1"], TOGETHER_WITHIN);

@@ -145,8 +145,7 @@ impl Session<'_> {
                 }
                 Next::Done => {
                     drop(turn);
-                    let class = seen.claim.as_deref().and_then(class);
-                    self.attacher.pace.came(machine, self.volume.as_str(), class);
+                    self.attacher.pace.came(machine, self.volume.as_str());
                     return self.alone_in(machine, course.added).await;
                 }
                 Next::Wait(until) => {
@@ -336,8 +335,7 @@ impl Session<'_> {
             }
             match disk {
                 Disk::Ready | Disk::InTemplate => {
-                    let claim = self.watched_claim().await;
-                    self.attacher.pace.came(machine, volume, claim.as_deref().and_then(class));
+                    self.attacher.pace.came(machine, volume);
                     return Ok(Ready::Yes);
                 }
                 Disk::Absent | Disk::Removing(_) | Disk::Fixed(_) => return Ok(Ready::Again),

@@ -245,11 +245,11 @@ impl Session<'_> {
         let name = vm.metadata.name.as_deref().unwrap_or_default();
         match self.attacher.plug.remove(vm, self.volume.as_str()).await? {
             Written::Done(Some(vm)) => {
-                self.attacher.pace.wrote(name, self.volume.as_str(), Direction::Out);
+                self.attacher.pace.wrote(name, self.volume.as_str(), Direction::Out, None);
                 Ok(Removed::Leaving(Some(self.known_machine(*vm).await)))
             }
             Written::Done(None) => {
-                self.attacher.pace.wrote(name, self.volume.as_str(), Direction::Out);
+                self.attacher.pace.wrote(name, self.volume.as_str(), Direction::Out, None);
                 Ok(Removed::Leaving(self.read_machine(name).await?))
             }
             Written::Refused { version, why } => Ok(Removed::Refused { version, why }),

@@ -190,8 +190,9 @@ async fn the_sentence_about_a_disk_that_waits_names_the_claim_that_holds_its_pod
     }
 }
 
-/// The most claims of these that were in the template at once while they were not bound, until all are.
-async fn most_unbound(bed: &Bed, names: &[String]) -> usize {
+/// The most claims of these that were in the template at once while they were not bound, until all are; looks each so many
+/// milliseconds.
+async fn most_unbound(bed: &Bed, names: &[String], each: u64) -> usize {
     let mut most = 0;
     loop {
         let claims = bed.claims().list(&Default::default()).await.unwrap().items;
@@ -205,7 +206,7 @@ async fn most_unbound(bed: &Bed, names: &[String]) -> usize {
         if unbound.next().is_none() {
             return most;
         }
-        sleep(Duration::from_millis(1)).await;
+        sleep(Duration::from_millis(each)).await;
     }
 }
 
@@ -219,7 +220,7 @@ async fn volumes_of_a_class_that_binds_at_use_come_together() {
         bed.claim(name, WAITS).await;
     }
     let all = join_all(names.iter().map(|name| driver.publish(name, 110)));
-    let both = async { tokio::join!(all, most_unbound(&bed, &names)) };
+    let both = async { tokio::join!(all, most_unbound(&bed, &names, 1)) };
     let (answers, most) = timeout(Duration::from_secs(120), both).await.expect("they come one by one");
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     assert_eq!(most, names.len(), "one change of the machine adds all");
@@ -229,6 +230,10 @@ async fn volumes_of_a_class_that_binds_at_use_come_together() {
 async fn after_one_did_not_come_its_class_comes_one_at_a_time() {
     let (bed, driver) = bed().await;
     bed.class_that_waits().await;
+    // bound by its first stay in the machine
+    bed.claim("bound", WAITS).await;
+    driver.publish("bound", 100).await.unwrap();
+    driver.unpublish("bound", 100).await.unwrap();
     bed.class_has_room(false).await;
     let names: Vec<_> = (1..=3).map(|number| format!("lvm-{number}")).collect();
     for name in &names {
@@ -246,8 +251,13 @@ async fn after_one_did_not_come_its_class_comes_one_at_a_time() {
     };
     tokio::join!(async { driver.publish(&names[0], 100).await.unwrap_err() }, good);
     assert!(!bed.template_has(&names[0]).await, "it was taken out");
-    bed.class_has_room(true).await;
+    // which says nothing of the room that the class has
+    driver.publish("bound", 100).await.unwrap();
+    let has_room = async {
+        sleep(Duration::from_secs(20)).await;
+        bed.class_has_room(true).await;
+    };
     let all = join_all(names.iter().map(|name| comes(name)));
-    let (_, most) = tokio::join!(all, most_unbound(&bed, &names));
+    let (_, most, ()) = tokio::join!(all, most_unbound(&bed, &names, 250), has_room);
     assert_eq!(most, 1);
 }

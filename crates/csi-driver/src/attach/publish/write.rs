@@ -14,7 +14,7 @@ use crate::{
         ownership::{Machine, Operation, Ownership, Recorded, Usage, WRITES_FOR},
         pace::TOGETHER_WITHIN,
         plug::{self, Written},
-        session::{Seen, Session},
+        session::{Seen, Session, class, is_bound},
         settle::Settled,
     },
     refusal::Refusal,
@@ -99,7 +99,8 @@ impl Session<'_> {
         let together = place.add(&self.attacher.plug, vm).await;
         let Some(written) = together.written else { return Ok(Wrote::Again) };
         if let Ok(Written::Done(_)) = written {
-            self.attacher.pace.wrote(machine, self.volume.as_str(), Direction::In);
+            let unbound_class = class(&claim).filter(|_| !is_bound(&claim));
+            self.attacher.pace.wrote(machine, self.volume.as_str(), Direction::In, unbound_class);
         }
         let written = match written {
             // one of them may be the reason; who is asked to wait, or is not known, is so alone too

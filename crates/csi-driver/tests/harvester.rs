@@ -8,6 +8,7 @@ mod support;
 
 mod harvester {
     mod bed;
+    mod disk_or_export;
     mod exports;
     mod give_back;
     mod guest;

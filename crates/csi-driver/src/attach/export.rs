@@ -22,7 +22,7 @@ use serde_json::json;
 
 use super::{
     on_for::{self, Leaves},
-    ownership::Recorded,
+    ownership::{Recorded, STALE_AFTER},
     session::{Session, recorded},
 };
 use crate::{
@@ -82,8 +82,14 @@ impl Session<'_> {
         let is_on = on_for::is_on(&found);
         // nobody wrote whether it is a disk or an export
         let is_unknown = record::reach_of(&claim).is_none();
+        let mut is_annotated = is_annotated(&claim);
+        if is_unknown && let Some(machine) = self.left_behind(&claim).await? {
+            // a write that is on its way there fails then
+            self.detach(&machine).await?;
+            is_annotated = self.is_annotated().await?;
+        }
         // on already, and annotated: who switched it on ended before its second look
-        if is_unknown && (is_annotated(&claim) || !is_on && self.has_machines().await?) {
+        if is_unknown && (is_annotated || !is_on && self.has_machines().await?) {
             return Err(self.is_in_machines(&name));
         }
         let own = self.own_name().await?;
@@ -101,7 +107,7 @@ impl Session<'_> {
                 on => on?,
             };
             // a call that has written its annotation since looks at the export before it adds the disk
-            if !is_on && is_unknown && self.read_claim().await?.is_some_and(|claim| is_annotated(&claim)) {
+            if !is_on && is_unknown && self.is_annotated().await? {
                 self.set_export(&api, &on, "Disabled", &BTreeSet::new()).await?;
                 return Err(self.is_in_machines(&name));
             }
@@ -224,6 +230,18 @@ impl Session<'_> {
     /// Whether a machine has the volume.
     async fn has_machines(&self) -> Result<bool, Refusal> {
         Ok(!self.machines_with_volume(None, true).await?.is_empty())
+    }
+
+    async fn is_annotated(&self) -> Result<bool, Refusal> {
+        Ok(self.read_claim().await?.is_some_and(|claim| is_annotated(&claim)))
+    }
+
+    /// The machine of an annotation that nobody has changed for long, where no machine has the volume: a process that was to
+    /// add the disk, or had given up, ended before it took the annotation back.
+    async fn left_behind(&self, claim: &PersistentVolumeClaim) -> Result<Option<String>, Refusal> {
+        let Recorded::Ownership(ownership) = recorded(claim) else { return Ok(None) };
+        let is_stale = self.attacher.ages.unchanged_for(claim) >= STALE_AFTER;
+        Ok((is_stale && !self.has_machines().await?).then_some(ownership.vm))
     }
 
     fn is_in_machines(&self, claim: &str) -> Refusal {

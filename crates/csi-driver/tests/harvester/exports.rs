@@ -30,7 +30,7 @@ use csi_driver::{
     volume::context,
 };
 use futures::FutureExt as _;
-use harvester_api::annotations::{CSI_ATTACH, CSI_EXPORT_ON_FOR};
+use harvester_api::annotations::CSI_EXPORT_ON_FOR;
 use k8s_openapi::api::{
     core::v1::{Event, PersistentVolumeClaim},
     storage::v1::VolumeAttachment,
@@ -49,7 +49,7 @@ use tonic::{Code, Request, Status};
 
 use crate::support;
 
-const VOLUME: &str = "pvc-6f0b2c9e-9f0e-4a6e-8c1d-2b8f6d0a4c11";
+pub(super) const VOLUME: &str = "pvc-6f0b2c9e-9f0e-4a6e-8c1d-2b8f6d0a4c11";
 const PV: &str = "
 apiVersion: v1
 kind: PersistentVolume
@@ -62,16 +62,16 @@ spec:
   csi: {driver: driver.harvesterhci.io, volumeHandle: pvc-6f0b2c9e-9f0e-4a6e-8c1d-2b8f6d0a4c11}
 ";
 
-struct Bed<'a> {
+pub(super) struct Bed<'a> {
     cluster: &'a TestCluster,
-    tasks: TaskGroup,
+    pub(super) tasks: TaskGroup,
     service: ControllerService,
     host: Host,
 }
 
 impl<'a> Bed<'a> {
     /// A volume for many nodes.
-    async fn start(cluster: &'a TestCluster) -> Self {
+    pub(super) async fn start(cluster: &'a TestCluster) -> Self {
         let (tasks, harvester) = (TaskGroup::new(), cluster.harvester.client(User::Driver));
         host_objects::apply(&harvester, "v1.8.0").await.unwrap();
         support::start_behind(cluster, 84, &tasks);
@@ -113,11 +113,11 @@ impl<'a> Bed<'a> {
     }
 
     /// The attacher's VolumeAttachment for this node.
-    async fn attachment(&self, node: &str) {
+    pub(super) async fn attachment(&self, node: &str) {
         self.cluster.guest.apply(&attachment(&format!("va-{node}"), node).to_string()).await;
     }
 
-    async fn publish(&self, node: &str) -> Result<HashMap<String, String>, Status> {
+    pub(super) async fn publish(&self, node: &str) -> Result<HashMap<String, String>, Status> {
         let request = ControllerPublishVolumeRequest {
             volume_id: VOLUME.to_owned(),
             node_id: node.to_owned(),
@@ -128,7 +128,7 @@ impl<'a> Bed<'a> {
         Ok(answer.into_inner().publish_context)
     }
 
-    async fn publish_disk(&self, node: &str) -> Result<(), Status> {
+    pub(super) async fn publish_disk(&self, node: &str) -> Result<(), Status> {
         let mut capability = many_nodes();
         capability.access_mode = Some(AccessMode { mode: Mode::SingleNodeWriter.into() });
         let request = ControllerPublishVolumeRequest {
@@ -141,7 +141,7 @@ impl<'a> Bed<'a> {
     }
 
     /// The attacher lets the node go: first the call, then its object.
-    async fn leave(&self, node: &str) -> Result<(), Status> {
+    pub(super) async fn leave(&self, node: &str) -> Result<(), Status> {
         let request = ControllerUnpublishVolumeRequest {
             volume_id: VOLUME.to_owned(),
             node_id: node.to_owned(),
@@ -190,14 +190,14 @@ impl<'a> Bed<'a> {
             .collect()
     }
 
-    async fn export(&self) -> NetworkFilesystem {
+    pub(super) async fn export(&self) -> NetworkFilesystem {
         let claim = format!("{}/{VOLUME}", self.cluster.guest_cluster().vm_namespace);
         let claim = self.cluster.harvester.get::<PersistentVolumeClaim>(&claim).await.unwrap();
         let key = format!("harvester-system/{}", claim.spec.unwrap().volume_name.unwrap());
         self.cluster.harvester.get(&key).await.unwrap()
     }
 
-    async fn until_export(&self, what: &str, is_so: impl Fn(&NetworkFilesystem) -> bool) {
+    pub(super) async fn until_export(&self, what: &str, is_so: impl Fn(&NetworkFilesystem) -> bool) {
         for _ in 0..300 {
             if is_so(&self.export().await) {
                 return;
@@ -209,7 +209,7 @@ impl<'a> Bed<'a> {
 }
 
 /// A machine of cluster `demo` that does not run.
-async fn machine(cluster: &TestCluster, name: &str) {
+pub(super) async fn machine(cluster: &TestCluster, name: &str) {
     let namespace = &*cluster.guest_cluster().vm_namespace;
     let vm = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
         "metadata": {"name": name, "namespace": namespace, "labels": {"guestcluster.harvesterhci.io/name": "demo"}},
@@ -283,45 +283,6 @@ test_cluster::component_tests! {
         for node in ["node-a", "node-b"] {
             cluster.guest.delete::<VolumeAttachment>(&format!("va-{node}")).await;
         }
-        bed.tasks.end().await;
-    }
-
-    // docs/contract/csi-driver.md#exports: both at once write to one file system
-    async fn a_volume_is_a_disk_or_an_export_and_never_both(cluster: TestCluster) {
-        let bed = Bed::start(&cluster).await;
-        machine(&cluster, "vm-a").await;
-        let refusal = bed.publish_disk("vm-a").await.unwrap_err();
-        assert_eq!(refusal.code(), Code::InvalidArgument, "{refusal}");
-        assert!(refusal.message().contains("ask for ReadWriteMany"), "{refusal}");
-
-        // as the Go driver makes it
-        let claim = format!("{}/{VOLUME}", cluster.guest_cluster().vm_namespace);
-        let bare = json!({"metadata": {"annotations": {"driver.harvesterhci.io/volume": null}}});
-        cluster.harvester.patch::<PersistentVolumeClaim>(&claim, bare).await;
-        bed.attachment("node-a").await;
-        bed.publish("vm-a").await.unwrap();
-        let refusal = bed.publish_disk("vm-a").await.unwrap_err();
-        assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal}");
-        assert!(refusal.message().contains("is exported by NetworkFilesystem harvester-system/"), "{refusal}");
-        // of a process that ended between the export and its second look at the claim
-        let annotated = |text: Value| json!({"metadata": {"annotations": {CSI_ATTACH: text}}});
-        let text = json!({"vm": "vm-a", "vmUid": "uid", "op": "attach", "holder": "other"}).to_string();
-        cluster.harvester.patch::<PersistentVolumeClaim>(&claim, annotated(text.into())).await;
-        let refusal = bed.publish("vm-a").await.unwrap_err();
-        assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal}");
-        assert!(refusal.message().contains("is a disk of a machine"), "{refusal}");
-        assert_eq!(bed.export().await.spec.desired_state, "Enabled");
-        cluster.harvester.patch::<PersistentVolumeClaim>(&claim, annotated(json!(null))).await;
-        cluster.guest.delete::<VolumeAttachment>("va-node-a").await;
-        bed.leave("vm-a").await.unwrap();
-        bed.until_export("the export is off", |export| export.status.state == "Disabled").await;
-
-        bed.publish_disk("vm-a").await.unwrap();
-        let refusal = bed.publish("vm-a").await.unwrap_err();
-        assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal}");
-        assert!(refusal.message().contains("is a disk of a machine"), "{refusal}");
-        assert_eq!(bed.export().await.spec.desired_state, "Disabled");
-        bed.leave("vm-a").await.unwrap();
         bed.tasks.end().await;
     }
 

@@ -65,6 +65,10 @@ impl Session<'_> {
                 }
             }
         }
+        // An annotation keeps nodes from the export. The look after it is for one that is switched on meanwhile.
+        if write.add {
+            self.is_not_exported(claim).await?;
+        }
         let begun = Instant::now();
         let vm_uid = vm.metadata.uid.clone().unwrap_or_default();
         let known = match seen.recorded() {

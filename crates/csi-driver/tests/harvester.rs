@@ -12,6 +12,7 @@ mod harvester {
     mod exports;
     mod give_back;
     mod guest;
+    mod migration;
     mod one_pod;
     mod process;
     mod replay;

@@ -23,6 +23,8 @@ pub const READY: &str = "sim.harvesterhci.io/ready";
 /// `stuck`: volumes asked for are never mounted, and those that are in stay in, as with a virt-handler that hangs.
 /// `slow=8s`: a pod that brings volumes takes so long to start. On a claim `stuck`: no pod that has it starts.
 pub const HOTPLUG: &str = "sim.harvesterhci.io/hotplug";
+/// On a migration `stuck`: it begins, and does not end.
+pub const MIGRATION: &str = "sim.harvesterhci.io/migration";
 /// On a StorageClass, with any value: no volume of it is made, as where no disk has room.
 pub const FULL: &str = "sim.harvesterhci.io/full";
 /// On a VolumeRemoteBackup or a VolumeRemoteRestore: why it does not succeed.
@@ -37,7 +39,7 @@ pub const DHCP: &str = "sim.harvesterhci.io/dhcp";
 pub const GUEST_VIP: &str = "sim.harvesterhci.io/guest-kube-vip";
 
 /// Every annotation with the kinds that it goes on, its values and what they do: for people who ask for help.
-pub const HELP: [(&str, &str, &str); 10] = [
+pub const HELP: [(&str, &str, &str); 11] = [
     (
         AGENT,
         "VirtualMachine (also as a label), VirtualMachineInstance",
@@ -55,6 +57,7 @@ pub const HELP: [(&str, &str, &str); 10] = [
         "VirtualMachine, VirtualMachineInstance; PersistentVolumeClaim",
         "stuck | ok: whether volumes come in and go out; slow=8s: how long the pod that brings them takes",
     ),
+    (MIGRATION, "VirtualMachineInstanceMigration", "stuck | ok: whether it ends once it has begun"),
     (FULL, "StorageClass", "any value: no volume of the class is made"),
     (FAILS, "VolumeRemoteBackup, VolumeRemoteRestore", "a sentence: why it does not succeed"),
     (

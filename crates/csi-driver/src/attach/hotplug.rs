@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use harvester_api::{VirtualMachine, VirtualMachineInstance, labels};
+use harvester_api::{VirtualMachine, VirtualMachineInstance, kubevirt::MigrationState, labels};
 use serde_json::{Map, Value, json};
 
 /// KubeVirt's schema allows so many volumes and disks in a machine, its root disk included.
@@ -86,13 +86,13 @@ pub enum Unfollowed {
 }
 
 /// Whether the instance follows the template for this volume, where nobody has asked for it by subresources. On hosts
-/// with the declarative way it does so in a moment, on others never.
+/// with the declarative way it does so in a moment, on others never. One that migrates is left alone.
 pub fn unfollowed(
     vm: &VirtualMachine,
     vmi: Option<&VirtualMachineInstance>,
     claim: &str,
 ) -> Option<Unfollowed> {
-    let vmi = vmi.filter(|vmi| is_running(vmi))?;
+    let vmi = vmi.filter(|vmi| is_running(vmi) && !migrates(vmi))?;
     if requested(vm, claim) != (false, false) || fixed(volumes(vm), claim).is_some() {
         return None;
     }
@@ -141,10 +141,19 @@ pub enum Direction {
     Out,
 }
 
-/// Whether a live migration of the instance is under way.
+/// Whether a live migration of the instance is under way. The state of one that has ended or failed stays.
 pub fn migrates(vmi: &VirtualMachineInstance) -> bool {
     let state = vmi.status.as_ref().and_then(|status| status.migration_state.as_ref());
-    state.is_some_and(|state| !state.completed)
+    let is_over = |state: &MigrationState| {
+        let says = |key: &str| state.rest.get(key).filter(|value| !value.is_null());
+        state.completed || says("failed") == Some(&Value::Bool(true)) || says("endTimestamp").is_some()
+    };
+    runs(vmi) && state.is_some_and(|state| !is_over(state))
+}
+
+/// How far the volume is in the instance, or on its way.
+pub fn how_far(vmi: Option<&VirtualMachineInstance>, claim: &str) -> Progress {
+    vmi.and_then(|vmi| volume_status(vmi, claim)).map(progress).unwrap_or_default()
 }
 
 /// The claims of which the machine may have something, some of them more than once.

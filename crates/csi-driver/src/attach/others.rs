@@ -145,6 +145,9 @@ impl Session<'_> {
             tries = self.again(tries, machine)?;
             let disk = hotplug::disk(seen.vm.as_deref(), seen.vmi.as_deref(), self.volume.as_str());
             let has_it = matches!(disk, Disk::Ready | Disk::InTemplate | Disk::Adding(_));
+            if has_it && seen.vmi.as_deref().is_some_and(hotplug::migrates) {
+                return Err(Refusal::aborted("a live migration of the machine is under way"));
+            }
             if let Some(vm) = seen.vm.as_deref().filter(|_| has_it) {
                 match self.attacher.plug.remove(vm, self.volume.as_str()).await? {
                     Written::Done(_) if !is_marked => return Ok(()),

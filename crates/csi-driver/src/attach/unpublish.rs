@@ -97,7 +97,7 @@ impl Session<'_> {
                 }
                 Removed::Later(then) => {
                     drop(turn);
-                    self.in_patience(self.change(&changes, Some(then))).await?;
+                    self.in_patience(self.change(&changes, then)).await?;
                     is_fresh = false;
                 }
                 Removed::Arrives(then) => {
@@ -158,6 +158,12 @@ impl Session<'_> {
                 ));
                 Ok(Removed::At(Instant::now() + rest))
             }
+            (Step::WaitMigration, _) => {
+                let (vm, vmi) = (seen.vm.as_deref(), seen.vmi.as_deref());
+                let progress = hotplug::how_far(vmi, volume);
+                self.explain("is still in", machine, &progress, vm, vmi, BLOCKED_FOR).await;
+                Ok(Removed::Later(None))
+            }
             (Step::Forget, Some(claim)) => self.forget(machine, claim).await,
             (Step::Write(this), Some(claim)) => {
                 let (vm, vmi) = (seen.vm.as_deref(), seen.vmi.as_deref());
@@ -165,7 +171,7 @@ impl Session<'_> {
                 if !matches!(disk, Disk::Absent | Disk::Removing(_))
                     && let Some(then) = self.waits_for_others(machine, vm, vmi, waits_since)
                 {
-                    return Ok(Removed::Later(then));
+                    return Ok(Removed::Later(Some(then)));
                 }
                 self.write_detach(this, claim, seen, &disk, own).await
             }
@@ -306,7 +312,7 @@ enum Gone {
 }
 
 /// The annotation that this call wrote.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Own {
     holder: Option<String>,
     /// The machine was written after it, or nothing older can reach the machine for another reason.
@@ -345,8 +351,8 @@ enum Removed {
     OtherWay(Refusal),
     /// Decide again then, or when something changes.
     At(Instant),
-    /// Other disks on their way are waited for, and no longer than until then.
-    Later(Instant),
+    /// Others are waited for, in a caller's patience: until something changes, and no longer than until then.
+    Later(Option<Instant>),
     /// From then on no older write reaches the machine.
     Arrives(Instant),
     Refused {

@@ -387,7 +387,8 @@ impl VmController {
             instance: running.map(|instance| instance.json()).as_ref(),
             claim: &claim,
             way,
-            works: behaviour.hotplug_works,
+            // virt-handler plugs nothing while the instance moves
+            works: behaviour.hotplug_works && !instance.is_some_and(super::instance::migrating),
             has_started: &has_started,
         });
         let step = match step {

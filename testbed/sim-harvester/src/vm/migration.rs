@@ -12,6 +12,7 @@ use super::{Instance, instance};
 use crate::{
     host::{Host, place},
     merge_patch,
+    settings::MIGRATION,
 };
 
 /// A request to move the instance of this name to another host.
@@ -98,6 +99,7 @@ pub(super) fn decide(seen: &Seen<'_>) -> Option<Step> {
         let entered = migration.status.as_ref().is_some_and(|status| status.phase == "Running");
         return match (state.completed, entered) {
             (true, _) => enter("Succeeded"),
+            (false, true) if is_stuck(migration) => None,
             (false, true) => complete(instance, state.rest.get("targetNode")?.as_str()?, hosts, now),
             (false, false) => enter("Running"),
         };
@@ -118,6 +120,10 @@ pub(super) fn decide(seen: &Seen<'_>) -> Option<Step> {
             "completed": false,
         }}}))),
     }
+}
+
+fn is_stuck(migration: &Migration) -> bool {
+    migration.annotations().get(MIGRATION).is_some_and(|value| value == "stuck")
 }
 
 /// Host, topology and end in one write: nobody sees a VM on one host with the zone of another.
@@ -193,6 +199,18 @@ mod tests {
         assert_eq!(json["status"]["nodeName"], "host-2");
         assert_eq!(json["metadata"]["annotations"]["topology.kubernetes.io/zone"], "west");
         assert_eq!(json["status"]["migrationState"]["sourceNode"], "host-1");
+    }
+
+    #[test]
+    fn one_that_is_stuck_goes_on_when_it_is_no_longer() {
+        let (mut migration, mut instance) = (migration("m1"), instance());
+        let hosts = [host("host-1", "east"), host("host-2", "west")];
+        migration.metadata.annotations = Some([(MIGRATION.to_owned(), "stuck".to_owned())].into());
+        let log = run(&mut migration, &mut instance, &hosts, &["m1".to_owned()]);
+        assert_eq!(log, ["completed=false", "Running"]);
+        migration.metadata.annotations = None;
+        let log = run(&mut migration, &mut instance, &hosts, &["m1".to_owned()]);
+        assert_eq!(log, ["completed=true", "Succeeded"]);
     }
 
     #[test]

@@ -121,21 +121,23 @@ fn template_and_instance_show_of_each_volume_whether_the_host_follows_the_templa
 }
 
 #[rstest]
-#[case::runs("Running", false, false)]
-#[case::starting("Scheduling", false, true)]
-#[case::host_node_silent("Unknown", false, true)]
-#[case::migrating("Running", true, true)]
+#[case::runs("Running", Value::Null, false)]
+#[case::starting("Scheduling", Value::Null, true)]
+#[case::host_node_silent("Unknown", Value::Null, true)]
+#[case::migrating("Running", json!({"completed": false, "endTimestamp": null}), true)]
+#[case::migrating_by_an_early_state("Running", json!({"targetNode": "host-2"}), true)]
+#[case::migrated("Running", json!({"completed": true}), false)]
+#[case::migration_failed("Running", json!({"completed": false, "failed": true}), false)]
+#[case::migration_has_an_end("Running", json!({"endTimestamp": "2026-01-01T00:00:00Z"}), false)]
 fn the_host_says_that_no_volume_gets_on(
     #[case] of_instance: &str,
-    #[case] is_migrating: bool,
+    #[case] migration_state: Value,
     #[case] expected: bool,
 ) {
-    let mut vmi = instance(of_instance, &[volume()], &[status("AttachedToNode")]);
-    if is_migrating {
-        let mut json = serde_json::to_value(&vmi).unwrap();
-        json["status"]["migrationState"] = json!({"completed": false});
-        vmi = serde_json::from_value(json).unwrap();
-    }
+    let mut json =
+        serde_json::to_value(instance(of_instance, &[volume()], &[status("AttachedToNode")])).unwrap();
+    json["status"]["migrationState"] = migration_state;
+    let mut vmi = serde_json::from_value(json).unwrap();
     trim_instance(&mut vmi);
     assert_eq!(is_blocked(Some(&vmi)), expected);
     assert_eq!(on_their_way(with().as_ref(), Some(&vmi)).is_empty(), expected, "nothing is plugged now");

@@ -117,6 +117,8 @@ pub(super) enum For {
     Binding,
     /// Another disk, which comes first.
     Other(String),
+    /// The live migration of the machine.
+    Migration,
     /// The host, which takes the disk out of this machine still.
     Removal(Progress),
     /// The host, which takes the disk out of another one.
@@ -180,7 +182,12 @@ fn by_all(facts: &Facts<'_>, answers: &Answers) -> Step {
         return step;
     }
     let wanted = Machine { name: facts.machine.to_owned(), uid: vm.metadata.uid.clone().unwrap_or_default() };
-    by_owner(facts, answers, &part, &wanted)
+    match by_owner(facts, answers, &part, &wanted) {
+        Step::Write(Write { add: true, .. }) if seen.vmi.as_deref().is_some_and(hotplug::migrates) => {
+            Step::Wait(For::Migration)
+        }
+        step => step,
+    }
 }
 
 /// What the machine has of the disk.

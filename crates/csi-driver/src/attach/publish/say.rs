@@ -6,7 +6,7 @@ use tonic::Code;
 use super::decide::{Facts, For, Why};
 use crate::{
     attach::{
-        BLOCKED_FOR,
+        BLOCKED_FOR, hotplug,
         ownership::{STALE_AFTER, Usage},
         session::Session,
     },
@@ -73,6 +73,11 @@ impl Session<'_> {
                 host.machine_name(machine),
                 host.claim_name(other)
             )),
+            For::Migration => {
+                let (vm, vmi) = (facts.seen.vm.as_deref(), facts.seen.vmi.as_deref());
+                let progress = hotplug::how_far(vmi, volume.as_str());
+                self.explain("is not in", machine, &progress, vm, vmi, BLOCKED_FOR).await;
+            }
             For::Removal(progress) => {
                 let (vm, vmi) = (facts.seen.vm.as_deref(), facts.seen.vmi.as_deref());
                 self.explain("is still in", machine, &progress, vm, vmi, BLOCKED_FOR).await;

@@ -44,13 +44,23 @@ pub(super) enum Step {
     WaitUnknown(Duration),
     /// Another detachment is under way: it is joined after so long.
     WaitOther(Duration),
+    /// The disk leaves when the live migration of the machine has ended.
+    WaitMigration,
 }
 
 pub(super) fn decide(facts: &Facts<'_>) -> Step {
     match by_all(facts) {
         Step::Done | Step::Fixed(_) if !facts.seen.is_fresh => Step::ReadAfresh,
+        Step::Unplug | Step::Write(_) if is_in_one_that_migrates(facts) => Step::WaitMigration,
         step => step,
     }
+}
+
+/// Whether the disk is to be taken out of the template of a machine that migrates.
+fn is_in_one_that_migrates(facts: &Facts<'_>) -> bool {
+    let (vm, vmi) = (facts.seen.vm.as_deref(), facts.seen.vmi.as_deref());
+    let disk = hotplug::disk(vm, vmi, facts.volume);
+    !matches!(disk, Disk::Absent | Disk::Removing(_)) && vmi.is_some_and(hotplug::migrates)
 }
 
 fn by_all(facts: &Facts<'_>) -> Step {
@@ -120,6 +130,7 @@ mod tests {
     use super::*;
 
     /// A claim with an annotation, machine `a`, and its instance, which are running unless they are null.
+    #[derive(Clone)]
     struct Case {
         annotation: Value,
         has_claim: bool,
@@ -128,12 +139,15 @@ mod tests {
         in_instance: bool,
         unchanged_for: Duration,
         own: Own,
+        /// Of the instance.
+        migration_state: Value,
     }
 
     fn case(annotation: Value) -> Case {
         let own = Own::default();
         let (has_claim, has_vm, in_template, in_instance) = (true, true, false, false);
-        Case { annotation, has_claim, has_vm, in_template, in_instance, unchanged_for: JOINED_FOR, own }
+        let (unchanged_for, migration_state) = (JOINED_FOR, Value::Null);
+        Case { annotation, has_claim, has_vm, in_template, in_instance, unchanged_for, own, migration_state }
     }
 
     fn says(vm: &str, operation: &str) -> Value {
@@ -163,7 +177,7 @@ mod tests {
                 "domain": {"devices": {"disks": of(self.in_template, &disks)}}}});
             let vm = json!({"metadata": {"name": "a", "uid": "uid-a"}, "spec": {"template": template}});
             let vmi = json!({"metadata": {"name": "a"}, "spec": {"volumes": of(self.in_instance, &volumes)},
-                "status": {"phase": "Running"}});
+                "status": {"phase": "Running", "migrationState": self.migration_state}});
             fn read<T: serde::de::DeserializeOwned>(is_there: bool, value: Value) -> Option<Arc<T>> {
                 is_there.then(|| Arc::new(serde_json::from_value(value).unwrap()))
             }
@@ -201,6 +215,25 @@ mod tests {
     #[case::strange_text_for_long(Case { unchanged_for: STALE_AFTER, ..case(json!("?")).has(true, true) })]
     fn the_annotation_is_written_before_the_disk_leaves(#[case] case: Case) {
         assert_eq!((case.step(true), case.step(false)), (write(), write()));
+    }
+
+    #[rstest]
+    #[case::attached(case(says("a", "attach")).has(true, true), Step::WaitMigration)]
+    #[case::of_the_go_driver(case(Value::Null).has(true, true), Step::WaitMigration)]
+    #[case::anothers_annotation(case(says("b", "attach")).has(true, true), Step::WaitMigration)]
+    #[case::not_there(case(says("a", "attach")), write())]
+    #[case::leaves(case(says("a", "detach")).has(false, true).settled(false), Step::Leaving)]
+    #[case::of_a_detachment_that_died(case(says("a", "detach")).has(false, true), write())]
+    #[case::has_left(case(says("a", "detach")).settled(true), Step::Forget)]
+    fn a_machine_that_migrates_keeps_its_disk_until_it_has_arrived(
+        #[case] case: Case,
+        #[case] expected: Step,
+    ) {
+        let in_state = |state: Value| Case { migration_state: state, ..case.clone() };
+        let migrates = in_state(json!({"completed": false}));
+        assert_eq!((migrates.step(true), migrates.step(false)), (expected.clone(), expected));
+        let arrived = in_state(json!({"completed": true}));
+        assert_eq!(arrived.step(true), case.step(true));
     }
 
     #[rstest]

@@ -124,6 +124,11 @@ impl Case {
         self
     }
 
+    fn migrates(mut self, state: Value) -> Self {
+        self.vmi["status"]["migrationState"] = state;
+        self
+    }
+
     fn answered(mut self, change: impl FnOnce(&mut Answers)) -> Self {
         change(&mut self.answers);
         self
@@ -207,6 +212,11 @@ fn what_is_there_is_asked_neither_for_its_use_nor_for_its_order(#[case] case: Ca
     case().answered(|it| it.order = Some(Order::After("bad".to_owned()))),
     For::Other("bad".to_owned())
 )]
+#[case::migration(case().migrates(json!({"completed": false})), For::Migration)]
+#[case::migration_of_one_that_was_joined(
+    case().owned("a", "attach").migrates(json!({"completed": false})),
+    For::Migration
+)]
 #[case::leaves_here(
     case().owned("a", "attach").in_template().in_instance("Ready").removed(),
     For::Removal(Progress { phase: "Ready".to_owned(), ..Progress::default() })
@@ -252,6 +262,24 @@ fn the_annotation_is_written_before_the_machine_and_settled_before_a_disk_is_add
 ) {
     assert_eq!(case.clone().step(), expected);
     assert_eq!(case.stale().step(), expected);
+}
+
+/// What is written into no template is written all the same, and a refusal is no matter of the migration.
+#[rstest]
+#[case::settled(case().unsettled(), write(Some("b"), None, false))]
+#[case::on_its_way(case().owned("a", "attach").in_template(), Step::WaitReady)]
+#[case::ready(case().owned("a", "attach").in_template().in_instance("Ready"), Step::Done)]
+#[case::in_another(case().owned("b", "attach").answered(|it| it.there = There::Volume), Step::Refuse(in_b()))]
+fn a_migration_keeps_only_the_template_as_it_is(#[case] case: Case, #[case] expected: Step) {
+    assert_eq!(case.migrates(json!({"completed": false})).step(), expected);
+}
+
+#[rstest]
+#[case::completed(json!({"completed": true}))]
+#[case::failed(json!({"failed": true}))]
+#[case::ended(json!({"completed": false, "endTimestamp": "2026-01-01T00:00:00Z"}))]
+fn a_migration_that_is_over_keeps_no_disk_out(#[case] state: Value) {
+    assert_eq!(case().migrates(state).step(), write(None, None, true));
 }
 
 #[test]

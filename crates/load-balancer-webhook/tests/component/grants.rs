@@ -1,5 +1,5 @@
-//! Each grant of each role of the webhook, taken away in turn: what is off then and nothing else, one line of the log that names
-//! the right, and all of it back after the grant. A grant without a row fails. With our roles: those of the Go program lack more
+//! Each grant of each role of the webhook, taken away in turn: what is off then and nothing else, one line of the log and one
+//! series that name the right, and all of it back after the grant. A grant without a row fails. With our roles: those of the Go program lack more
 //! than one right.
 
 use std::collections::BTreeSet;
@@ -19,6 +19,7 @@ use kube::api::{DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use load_balancer_webhook::{Address, Metrics, prepare};
 use program::{Clock, TaskGroup};
+use prometheus_client::{encoding::text::encode, registry::Registry};
 use serde_json::{Value, json};
 use test_cluster::grants::{Grant, all_but, of};
 use test_cluster::{Rights, Side, TestCluster, User};
@@ -139,6 +140,7 @@ impl Log {
 /// A replica, which the API server calls once it is ready.
 struct Replica {
     tasks: TaskGroup,
+    metrics: Metrics,
     prepared: Option<JoinHandle<Router>>,
 }
 
@@ -146,11 +148,22 @@ impl Replica {
     fn start(cluster: &TestCluster) -> Self {
         let (tasks, client) = (TaskGroup::new(), cluster.harvester.client(User::Webhook));
         let (inner, clock) = (tasks.clone(), Clock::starting_at(cluster.start()));
+        let metrics = Metrics::default();
+        let shown = metrics.clone();
         let prepared = tokio::spawn(async move {
             let config = config(Address::Service, policy(WRITER));
-            prepare(client, clock, config, &Metrics::default(), &inner).await.unwrap().0
+            prepare(client, clock, config, &shown, &inner).await.unwrap().0
         });
-        Self { tasks, prepared: Some(prepared) }
+        Self { tasks, metrics, prepared: Some(prepared) }
+    }
+
+    /// The rights of which Prometheus is told that they are missing.
+    fn missing(&self) -> Vec<String> {
+        let (mut registry, mut text) = (Registry::default(), String::new());
+        self.metrics.register(&mut registry);
+        encode(&mut text, &registry).unwrap();
+        let series = text.lines().filter(|line| line.contains("_rights_missing{") && line.ends_with(" 1"));
+        series.map(str::to_owned).collect()
     }
 
     async fn advance(&mut self, cluster: &TestCluster, time: Duration) {
@@ -271,8 +284,12 @@ async fn without(cluster: &TestCluster, log: &Log, all: &[Grant], grant: &Grant)
     expect("registered", &not_registered(cluster, &nothing).await, registered);
     expect("answered", &not_answered(cluster).await, answered);
     let line = log.wrong_line(grant);
+    let missing = replica.missing();
     all_but(cluster, Side::Harvester, all, None).await;
     replica.advance(cluster, BACK_WITHIN).await;
+    let (verb, resource) = grant.key();
+    let is_it = |line: &String| line.contains(&format!(r#"verb="{verb}",resource="{resource}"#));
+    let counted = [missing.len(), missing.iter().filter(|line| is_it(line)).count(), replica.missing().len()];
     expect("registered after the grant", &not_registered(cluster, &nothing).await, &[]);
     expect("answered after the grant", &not_answered(cluster).await, &[]);
 
@@ -290,6 +307,9 @@ async fn without(cluster: &TestCluster, log: &Log, all: &[Grant], grant: &Grant)
     replica.stop(cluster).await;
     drop(log.wrong_line(grant));
     wrong.extend(line);
+    if counted != [1, 1, 0] {
+        wrong.push(format!("{}: counted {counted:?} {missing:?}", grant.text()));
+    }
     wrong
 }
 

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use super::{Arch, Image, debian};
+use super::{Arch, Image, debian, used};
 use crate::workspace;
 
 /// Shells and loaders end with this, and what was not started.
@@ -54,8 +54,8 @@ pub(super) fn all(image: &Image, arch: Arch, root: &Path) -> Result<bool> {
             let mut command = command(root);
             command.args(qemu.as_deref()).arg(&program).arg(argument);
             command.env_clear().env("PATH", format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", image.path));
-            let output = command.output().with_context(|| format!("start {way}"))?;
-            faults.extend(fault(&output).map(|why| format!("{program}: {why}")));
+            let why = started(root, &program, &mut command).with_context(|| format!("start {way}"))?;
+            faults.extend(why.map(|why| format!("{program}: {why}")));
         }
         let word = if faults.is_empty() { "ok     " } else { "FAILED " };
         println!("{word}{} for {} starts by {way}", image.name, arch.name());
@@ -84,6 +84,14 @@ fn programs(image: &Image) -> Vec<(String, &'static str)> {
         (format!("/usr/{folder}/{tool}"), "-V")
     });
     parts.chain(tools).collect()
+}
+
+/// Starts a program of the image; the answer is why it did not start. qemu ends with 1 where there is none, as some programs do.
+fn started(root: &Path, program: &str, command: &mut Command) -> Result<Option<String>> {
+    match used::target(root, &root.join(program.trim_start_matches('/'))) {
+        Ok(_) => Ok(fault(&command.output()?)),
+        Err(_) => Ok(Some("it is not in the image".to_owned())),
+    }
 }
 
 /// Why a program did not start. Any status of its own will do: some tools know no version.
@@ -147,6 +155,16 @@ mod tests {
         let missing = fault(&ended("/no/such/program")).unwrap();
         assert!(missing.contains("127") && missing.contains("/no/such/program"), "{missing}");
         assert!(fault(&ended("kill -9 $$")).is_some());
+    }
+
+    #[test]
+    fn a_program_that_is_not_in_the_image_did_not_start_whatever_qemu_says() {
+        let root = workspace::target().join("xtask").join("started");
+        fs::create_dir_all(root.join("bin")).unwrap();
+        fs::write(root.join("bin/program"), "").unwrap();
+        let status = |program| started(&root, program, &mut Command::new("false")).unwrap();
+        assert_eq!(status("/bin/program"), None);
+        assert_eq!(status("/bin/other").unwrap(), "it is not in the image");
     }
 
     #[test]

@@ -53,7 +53,10 @@ pub(super) fn of(root: &Path, programs: &[&str]) -> Result<BTreeSet<PathBuf>> {
 }
 
 /// Where the links lead, for a program whose root is this folder.
-fn target(root: &Path, file: &Path) -> Result<PathBuf> {
+///
+/// # Errors
+/// There is no such file.
+pub(super) fn target(root: &Path, file: &Path) -> Result<PathBuf> {
     let mut end = file.to_owned();
     // as many as the kernel follows
     for _ in 0..40 {

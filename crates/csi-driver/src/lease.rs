@@ -5,7 +5,12 @@ use std::time::Duration;
 
 use controller_kit::election::{Election, Identity};
 use harvester_api::names::KUBE_SYSTEM;
-use program::health::Health;
+use kube::Client;
+use program::{
+    capabilities::{self, REFUSED_PERIOD, Right},
+    health::Health,
+};
+use tokio::time::sleep;
 
 /// The namespace of all our Leases.
 pub const NAMESPACE: &str = KUBE_SYSTEM;
@@ -40,5 +45,15 @@ fn election(name: &str, identity: &str, lease: Duration, renew_deadline: Duratio
         retry_period: RETRY_PERIOD,
         // a Lease of others, one that is lost, and a guest cluster that is away say nothing against this process
         health: Health::default(),
+    }
+}
+
+/// Waits until the role grants what it takes to lead by this Lease; those of others are not asked about. The client tells
+/// what is missing ([`crate::host::missing`]).
+pub(crate) async fn granted(guest: &Client, name: &'static str) {
+    let right = |verb| Right::new(verb, "coordination.k8s.io", "leases");
+    let rights = [right("get").named(name), right("create"), right("update").named(name)];
+    while !capabilities::denied(guest, NAMESPACE, &rights).await.is_empty() {
+        sleep(REFUSED_PERIOD).await;
     }
 }

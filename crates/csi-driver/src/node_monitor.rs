@@ -12,19 +12,13 @@ pub mod labels;
 pub mod lost_nodes;
 pub mod machine;
 
-use std::{
-    mem::{replace, take},
-    time::Duration,
-};
+use std::{mem::take, time::Duration};
 
 use controller_kit::{
     CREATE_EVENTS, Cache, PATCH_EVENTS, Recorder,
     election::{self, Leadership},
 };
-use harvester_api::{
-    VirtualMachine, VirtualMachineInstance, annotations,
-    names::{CSI_DRIVER, KUBE_SYSTEM},
-};
+use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations, names::CSI_DRIVER};
 use k8s_openapi::api::{
     core::v1::{Node, NodeCondition, PersistentVolume, PersistentVolumeClaim},
     storage::v1::CSINode,
@@ -32,12 +26,12 @@ use k8s_openapi::api::{
 use kube::{Api, Client, ResourceExt, runtime::watcher};
 use program::{
     Clock, TaskGroup,
-    capabilities::{self, Capabilities, REFUSED_PERIOD, Right, Wanted},
+    capabilities::{Capabilities, Wanted},
 };
 use tokio::{sync::watch, time::sleep};
 
 use crate::{
-    host::{Host, PAGE, reach::Reached, trim_metadata},
+    host::{Host, PAGE, reach::Reached, rights, trim_metadata},
     leading::Leading,
     lease::{self, NODE_MONITOR},
     node_id::OwnMachine,
@@ -73,12 +67,6 @@ pub struct NodeMonitor {
     pub leading: Leading,
 }
 
-/// The rights that leading takes: no other Lease of the namespace is our business.
-fn lease_rights() -> [Right; 3] {
-    let right = |verb| Right::new(verb, "coordination.k8s.io", "leases");
-    [right("get").named(NODE_MONITOR), right("create"), right("update").named(NODE_MONITOR)]
-}
-
 impl NodeMonitor {
     /// Works while this process has the Lease, until `tasks` ends. Ends at once on a Node outside of the control plane.
     pub async fn run(mut self, tasks: TaskGroup) {
@@ -94,7 +82,7 @@ impl NodeMonitor {
         .await;
         let host = self.host.borrow().clone();
         let Ok(host) = host else { return };
-        while stop.run_until_cancelled(self.may_lead()).await.is_some() {
+        while stop.run_until_cancelled(lease::granted(&self.guest, NODE_MONITOR)).await.is_some() {
             if stop.is_cancelled() {
                 return;
             }
@@ -121,28 +109,12 @@ impl NodeMonitor {
                     });
                 }
                 Err(error) => tracing::warn!(
-                    "node {}: {}; {GUEST_ROLE} grants get on nodes; until it is read, this process watches no Nodes",
+                    "node {}: {}; until it is read, this process watches no Nodes",
                     self.node,
-                    error_message(&error)
+                    rights::explained(error_message(&error))
                 ),
             }
             sleep(AGAIN).await;
-        }
-    }
-
-    /// Waits until the role grants the Lease, and says once that it does not.
-    async fn may_lead(&self) {
-        let mut is_told = false;
-        loop {
-            let denied = capabilities::denied(&self.guest, KUBE_SYSTEM, &lease_rights()).await;
-            let Some(right) = denied.first() else { return };
-            if !replace(&mut is_told, true) {
-                tracing::warn!(
-                    "the right to {right} is missing: grant it by {GUEST_ROLE}; until then this process neither taints \
-                     Nodes of lost machines nor labels volumes, and asks every {REFUSED_PERIOD:?}"
-                );
-            }
-            sleep(REFUSED_PERIOD).await;
         }
     }
 

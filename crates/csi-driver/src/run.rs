@@ -98,7 +98,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         metrics::register(&mut registry, &calls, &leading, &life, renews);
     }
     let missing = Missing::new(tasks, parts.guest.clone(), parts.clock, OwnPod::of_process(None));
-    let guest = Guest::new(missing.observe_guest(parts.guest.clone()));
+    let guest = Guest::new(missing.observe_guest(parts.guest));
     let (host_tx, host) = watch::channel(Err(UNREAD.to_owned()));
 
     let (node_id_tx, node_id) = watch::channel(None);
@@ -110,7 +110,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         interfaces: settings.interfaces.clone(),
     };
     let monitor = NodeMonitor {
-        guest: parts.guest.clone(),
+        guest: guest.client(),
         host: host.clone(),
         node: settings.node.clone(),
         machine: own_machine.clone(),
@@ -150,7 +150,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
     };
     let events = missing.clone();
     let candidate = Candidate {
-        guest: parts.guest.clone(),
+        guest: guest.client(),
         clock: parts.clock,
         identity: settings.holder.clone(),
         called: controllers.attaching.called.subscribe(),

@@ -9,6 +9,7 @@ mod rights {
     mod cut;
     mod each;
     mod guest;
+    mod leaders;
     mod releases;
     mod roles;
 }

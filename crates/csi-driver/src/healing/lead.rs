@@ -50,7 +50,8 @@ pub async fn stand(mut candidate: Candidate, tasks: TaskGroup) {
         return;
     }
     candidate.leading.stands_by(HEALING);
-    while !tasks.stop.is_cancelled() {
+    // a candidate that lacks a right would try, and say so, every two seconds
+    while tasks.stop.run_until_cancelled(lease::granted(&candidate.guest, HEALING)).await.is_some() {
         let election = lease::of_healing(&candidate.identity);
         let round = tasks.child();
         let (guest, clock) = (candidate.guest.clone(), candidate.clock);

@@ -2,6 +2,8 @@
 //!
 //! Nothing is switched off for a refusal: each call tries anew, so that a grant takes effect with the next one. The cluster
 //! is asked about a right every 30 seconds, and only after it refused it: a hundred nodes that do their work ask nothing.
+//! Whoever leads asks beforehand, and what its client hears is told as well. Events and the questions of this module go by
+//! the clients as they were given: their own refusals are not told, which would have no end.
 
 use std::sync::{Arc, OnceLock};
 

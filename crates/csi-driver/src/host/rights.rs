@@ -1,11 +1,13 @@
-//! The rights that CSI calls, and a node at its start, need: which role grants each, since when, and what is off without
-//! it. Pure.
+//! The rights that the driver needs in both clusters: which role grants each, since when, and what is off without it. Pure.
 //!
 //! An API server says in one sentence which verb on which resource it refuses. This module adds what the reader needs
-//! next: the role, the release that grants it, and what is off without it. What the node monitor and healing need besides
-//! is in `deploy/rbac/ours.yaml`, and docs/storage.md says what is off without it.
+//! next: the role, the release that grants it, and what is off without it. The rights on the Secret of a renewed token are
+//! not here: whoever renews it tells of them.
 
+use k8s_openapi::api::authorization::v1::ResourceAttributes;
 use program::capabilities::Right;
+
+use crate::lease;
 
 /// A role that grants rights to the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +60,7 @@ const EXPORTS: &str = "networkfilesystems";
 const BACKUPS: &str = "volumeremotebackups";
 const RESTORES: &str = "volumeremoterestores";
 const TAKEN: &str = "volumesnapshots";
+const LEASES: &str = "leases";
 
 const LATE: &str = "changes are noticed up to ten seconds late";
 /// Healing acts on what is watched alone.
@@ -67,6 +70,12 @@ const BLIND: &str = "changes are noticed up to ten seconds late; no volume is he
 const NO_EXPORTS: &str = "no volume for many nodes is created, or none is attached: ask for ReadWriteOnce";
 const BY_WATCH: &str = "volumes are attached and detached only while the watches work";
 const NO_RESTORE: &str = "no remote backup is restored";
+const UNTAINTED: &str = "no Node of a lost machine gets the taint";
+/// Healing and the search for lost machines both begin with it.
+const UNKNOWN_MACHINES: &str = "no volume is healed, and no Node of a lost machine gets the taint";
+const NO_HEALING: &str = "no volume is healed, and no token is renewed";
+const NO_MONITOR: &str = "no Node of a lost machine gets the taint, and no claim gets its cluster's label";
+const SLOW_CHANGE: &str = "the next holder of the Lease comes up to two seconds later";
 
 const fn machine(
     verb: &'static str,
@@ -91,8 +100,12 @@ const fn guest(verb: &'static str, group: &'static str, resource: &'static str, 
     Grant { verb, group, resource, name: None, role: Role::Guest, since: "", off }
 }
 
-/// Every right that calls of the controller service, NodeGetInfo and the search for the node ID ask for.
-pub static GRANTS: [Grant; 48] = [
+const fn on_lease(verb: &'static str, name: &'static str, off: &'static str) -> Grant {
+    Grant { name: Some(name), ..guest(verb, "coordination.k8s.io", LEASES, off) }
+}
+
+/// Every right that the driver asks for.
+pub static GRANTS: [Grant; 64] = [
     machine("get", "", CLAIMS, "no volume is found"),
     machine(
         "list",
@@ -184,17 +197,67 @@ pub static GRANTS: [Grant; 48] = [
          it has now",
     ),
     guest("get", STORAGE, "csinodes", "a node has no ID at its start while the host is away"),
-    guest("list", "", "persistentvolumes", "no volume for many nodes is detached from its last node"),
+    guest("list", STORAGE, "csinodes", UNKNOWN_MACHINES),
+    guest("watch", STORAGE, "csinodes", UNKNOWN_MACHINES),
+    guest("get", "", "persistentvolumes", "no claim gets its cluster's label"),
+    guest(
+        "list",
+        "",
+        "persistentvolumes",
+        "no volume is healed, no claim gets its cluster's label, and no volume for many nodes is detached from its last \
+         node",
+    ),
+    guest(
+        "watch",
+        "",
+        "persistentvolumes",
+        "no volume is healed, and no claim of a new volume gets its cluster's label",
+    ),
     guest(
         "list",
         STORAGE,
         "volumeattachments",
-        "no volume for many nodes is detached from its last node, and no disk that keeps others out of a machine is taken \
-         out of it",
+        "no volume is healed, no volume for many nodes is detached from its last node, and no disk that keeps others out \
+         of a machine is taken out of it",
     ),
-    guest("get", "", "nodes", "with --topology a node does not register"),
-    guest("list", "", "nodes", "with --topology no volume is created whose class has allowedTopologies"),
+    guest("watch", STORAGE, "volumeattachments", "no volume is healed"),
+    guest(
+        "patch",
+        STORAGE,
+        "volumeattachments",
+        "the external attacher is not woken, and looks again by itself, after five minutes at most",
+    ),
+    guest(
+        "get",
+        "",
+        "nodes",
+        "no Node of a lost machine gets the taint, a disk of which no VolumeAttachment is left stays in its machine, and \
+         with --topology a node does not register",
+    ),
+    guest(
+        "list",
+        "",
+        "nodes",
+        "no Node of a lost machine gets the taint, and with --topology no volume is created whose class has \
+         allowedTopologies",
+    ),
+    guest("watch", "", "nodes", UNTAINTED),
+    guest("update", "", "nodes", UNTAINTED),
     guest("create", "", "events", "what is off is in the log alone"),
+    guest("patch", "", "events", "an Event that is repeated is not counted up"),
+    on_lease("get", lease::HEALING, NO_HEALING),
+    on_lease("watch", lease::HEALING, SLOW_CHANGE),
+    on_lease("update", lease::HEALING, NO_HEALING),
+    on_lease("get", lease::NODE_MONITOR, NO_MONITOR),
+    on_lease("watch", lease::NODE_MONITOR, SLOW_CHANGE),
+    on_lease("update", lease::NODE_MONITOR, NO_MONITOR),
+    guest(
+        "create",
+        "coordination.k8s.io",
+        LEASES,
+        "no volume is healed, no token is renewed, no Node of a lost machine gets the taint, and no claim gets its \
+         cluster's label",
+    ),
 ];
 
 /// The verb, the resource and the group that an API server's sentence says it refuses. An admission webhook speaks
@@ -218,15 +281,31 @@ impl Grant {
         GRANTS.iter().find(is_it)
     }
 
+    /// The right that a question asks about, if it is one of ours.
+    pub fn asked_about(asked: &ResourceAttributes) -> Option<&'static Self> {
+        let text = |field: &Option<String>| field.clone().unwrap_or_default();
+        let subresource = asked.subresource.iter().map(|name| format!("/{name}")).collect::<String>();
+        let resource = text(&asked.resource) + &subresource;
+        let is_it = |one: &&Self| {
+            (one.verb, one.group, one.resource) == (&*text(&asked.verb), &*text(&asked.group), &*resource)
+                && one.name.is_none_or(|name| asked.name.as_deref() == Some(name))
+        };
+        GRANTS.iter().find(is_it)
+    }
+
     /// What grants the right, and what is so until then: the second half of a refusal.
     pub fn next_step(&self) -> String {
         let (role, off) = (self.role.name(), self.off);
+        let role = match self.resource {
+            LEASES => format!("Role {role} in namespace {}", lease::NAMESPACE),
+            _ => format!("ClusterRole {role}"),
+        };
         let (of, whose) = match (self.role, self.since) {
             (Role::Guest, _) => ("the guest cluster".to_owned(), "the driver's service account"),
             (_, "") => ("Harvester".to_owned(), "the account of the kubeconfig"),
             (_, since) => (format!("Harvester {since} and later"), "the account of the kubeconfig"),
         };
-        format!("ClusterRole {role} of {of} grants this right, bind it to {whose}; until then {off}")
+        format!("{role} of {of} grants this right, bind it to {whose}; until then {off}")
     }
 
     /// The right as a question for the API server of the host, whose machines are in this namespace.
@@ -238,6 +317,7 @@ impl Grant {
             None => right,
         };
         match (self.role, resource) {
+            (_, LEASES) => right.within(lease::NAMESPACE),
             (Role::Guest, _) | (_, "storageclasses" | "volumesnapshotclasses" | "settings") => right,
             (_, EXPORTS) => right.within(super::HARVESTER_SYSTEM),
             _ if self.group == LONGHORN => right.within(super::LONGHORN_SYSTEM),
@@ -285,6 +365,48 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_right_on_a_lease_is_granted_in_its_namespace_and_is_about_that_lease() {
+        let refused = "leases.coordination.k8s.io \"harvester-csi-attach\" is forbidden: User \"csi\" cannot update resource \
+                       \"leases\" in API group \"coordination.k8s.io\" in the namespace \"kube-system\"";
+        let grant = Grant::refused_by(refused).unwrap();
+        assert_eq!((grant.name, grant.off), (Some(lease::HEALING), NO_HEALING));
+        let named = "update leases.coordination.k8s.io harvester-csi-attach in namespace kube-system";
+        assert_eq!(grant.right("shop").to_string(), named);
+        let role =
+            "Role harvester-csi-driver in namespace kube-system of the guest cluster grants this right";
+        assert!(grant.next_step().starts_with(role), "{}", grant.next_step());
+    }
+
+    #[rstest]
+    #[case::of_a_name(("get", "coordination.k8s.io", "leases"), "", Some(lease::NODE_MONITOR), true)]
+    #[case::of_another_name(("get", "coordination.k8s.io", "leases"), "", Some("kube-scheduler"), false)]
+    #[case::of_all_names(("get", "coordination.k8s.io", "leases"), "", None, false)]
+    #[case::of_any_name(("create", "coordination.k8s.io", "leases"), "", None, true)]
+    #[case::of_the_core(("update", "", "nodes"), "", None, true)]
+    #[case::of_another_group(("update", "metrics.k8s.io", "nodes"), "", None, false)]
+    #[case::of_a_subresource(("update", SUBRESOURCES, "virtualmachines"), "addvolume", None, true)]
+    #[case::of_another_subresource(("update", "", "nodes"), "status", None, false)]
+    fn a_question_is_about_the_right_that_it_names(
+        #[case] (verb, group, resource): (&str, &str, &str),
+        #[case] subresource: &str,
+        #[case] name: Option<&str>,
+        #[case] is_ours: bool,
+    ) {
+        let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        let asked = ResourceAttributes {
+            verb: text(verb),
+            group: text(group),
+            resource: text(resource),
+            subresource: text(subresource),
+            name: name.map(str::to_owned),
+            ..ResourceAttributes::default()
+        };
+        let found = Grant::asked_about(&asked);
+        assert_eq!(found.is_some(), is_ours, "{found:?}");
+        assert!(found.is_none_or(|grant| grant.verb == verb && grant.name == name), "{found:?}");
+    }
+
     #[rstest]
     #[case::of_a_webhook(
         "admission webhook \"validator.harvesterhci.io\" denied the request: PVC_EXPAND: no"
@@ -305,7 +427,8 @@ mod tests {
     fn a_right_is_there_once_and_is_asked_about_where_it_is_used() {
         for (index, grant) in GRANTS.iter().enumerate() {
             let same = |one: &&Grant| {
-                (one.verb, one.group, one.resource) == (grant.verb, grant.group, grant.resource)
+                let key = |it: &Grant| (it.verb, it.group, it.resource, it.name);
+                key(one) == key(grant)
             };
             assert_eq!(GRANTS.iter().position(|one| same(&one)), Some(index), "{grant:?}");
         }
@@ -342,7 +465,8 @@ mod tests {
             .iter()
             .map(|grant| {
                 let Grant { verb, resource, since, off, .. } = grant;
-                format!("| {verb} | `{resource}` | {since} | {off} |")
+                let name = grant.name.map(|name| format!(" `{name}`")).unwrap_or_default();
+                format!("| {verb} | `{resource}`{name} | {since} | {off} |")
             })
             .filter(|row| !document.contains(row.as_str()))
             .collect();

@@ -1,4 +1,5 @@
-//! Each right in the guest cluster, refused in turn.
+//! Each right in the guest cluster that a call or a node at its start needs, refused in turn. The others are in
+//! [`super::leaders`].
 
 use std::{collections::HashMap, time::Duration};
 
@@ -19,16 +20,15 @@ use csi_driver::{
         rights::{GRANTS, Grant, Role},
     },
     node::{self, NodeService},
-    node_id::Finder,
+    node_id::{Finder, Told},
     run::users,
 };
-use k8s_openapi::api::{
-    core::v1::{Event, ObjectReference},
-    rbac::v1::ClusterRole,
-};
+use k8s_openapi::api::core::v1::{Event, ObjectReference};
 use program::{Clock, TaskGroup, health::Health, pod::OwnPod};
-use serde_json::{Value, json};
-use test_cluster::{TestCluster, User};
+use test_cluster::{
+    Side, TestCluster, User,
+    grants::{all_but, of},
+};
 use tokio::sync::watch;
 use tonic::Request;
 
@@ -46,13 +46,23 @@ metadata: {name: node-a}
 spec: {drivers: [{name: driver.harvesterhci.io, nodeID: vm-1, topologyKeys: null}]}
 ";
 
+/// What calls and the start of a node need.
+const OF_CALLS: [(&str, &str); 6] = [
+    ("get", "csinodes"),
+    ("list", "persistentvolumes"),
+    ("list", "volumeattachments"),
+    ("get", "nodes"),
+    ("list", "nodes"),
+    ("create", "events"),
+];
+
 /// What of the driver asks for a right, and lasts.
 struct Driver<'a> {
     cluster: &'a TestCluster,
     /// Of its Pod.
     name: String,
     tasks: TaskGroup,
-    node_id: watch::Receiver<Option<String>>,
+    node_id: watch::Receiver<Option<Told>>,
     health: Health,
     events: Missing,
 }
@@ -100,15 +110,15 @@ impl<'a> Driver<'a> {
         let guest = Guest::new(self.events.observe_guest(self.cluster.guest.client(User::CsiDriver)));
         match (grant.verb, grant.resource) {
             ("get", "csinodes") => match &*self.node_id.borrow() {
-                Some(name) => {
-                    assert_eq!(name, "vm-1");
+                Some(told) => {
+                    assert_eq!(told.name, "vm-1");
                     Ok(())
                 }
                 None => Err(self.health.readiness_report()),
             },
             ("list", "persistentvolumes" | "volumeattachments") => users(guest)("pvc-1").await.map(drop),
             ("get", "nodes") => {
-                let node_id = watch::channel(Some("vm-1".to_owned())).1;
+                let node_id = watch::channel(Some(Told::named("vm-1"))).1;
                 let service = NodeService::new(node::Settings::default(), node_id);
                 let service = service.with_topology(guest, "node-a", self.events.clone());
                 let answer = service.node_get_info(Request::new(NodeGetInfoRequest {})).await;
@@ -155,33 +165,21 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// The rules without one verb on one resource.
-fn without(rules: &Value, grant: &Grant) -> Value {
-    let mut rules = rules.clone();
-    for rule in rules.as_array_mut().unwrap() {
-        let has =
-            |list: &Value, text: &str| list.as_array().is_some_and(|list| list.iter().any(|one| one == text));
-        if has(&rule["apiGroups"], grant.group) && has(&rule["resources"], grant.resource) {
-            rule["verbs"].as_array_mut().unwrap().retain(|verb| verb != grant.verb);
-        }
-    }
-    let rules = rules.as_array().unwrap().iter().filter(|rule| rule["verbs"] != json!([])).cloned();
-    rules.collect()
-}
-
 test_cluster::component_tests! {
     // docs/contract/csi-driver.md#rights
     #[simulated_only("the table of rights is walked by time")]
-    async fn each_right_in_the_guest_cluster_is_named_when_it_is_refused_and_back_after_the_grant(cluster: TestCluster) {
+    async fn each_right_of_calls_in_the_guest_cluster_is_named_when_it_is_refused_and_back_after_the_grant(
+        cluster: TestCluster,
+    ) {
         cluster.guest.apply(OBJECTS).await;
-        let role = cluster.guest.get::<ClusterRole>(Role::Guest.name()).await.unwrap();
-        let rules = json!(role.rules);
+        let granted = of(&cluster, Side::Guest, &[Role::Guest.name()]);
         let mut wrong = vec![];
-        for grant in GRANTS.iter().filter(|grant| grant.role == Role::Guest) {
+        for key in OF_CALLS {
+            let is_it = |grant: &&Grant| grant.role == Role::Guest && (grant.verb, grant.resource) == key;
+            let grant = GRANTS.iter().find(is_it).unwrap();
             let name = format!("{} {}", grant.verb, grant.resource);
-            let less = without(&rules, grant);
-            assert_ne!(less, rules, "the role does not grant {name}");
-            cluster.guest.patch::<ClusterRole>(Role::Guest.name(), json!({"rules": less})).await;
+            let refused = granted.iter().find(|granted| granted.key() == key).unwrap();
+            all_but(&cluster, Side::Guest, &granted, Some(refused)).await;
             let driver = Driver::start(&cluster, &name);
             cluster.settle().await;
             let refusal = format!("cannot {} resource \"{}\"", grant.verb, grant.resource);
@@ -201,7 +199,7 @@ test_cluster::component_tests! {
             if !is_told {
                 wrong.push(format!("{name}: told {told:?}"));
             }
-            cluster.guest.patch::<ClusterRole>(Role::Guest.name(), json!({"rules": rules})).await;
+            all_but(&cluster, Side::Guest, &granted, None).await;
             cluster.advance(BACK_WITHIN).await;
             if let Err(text) = driver.says(grant).await {
                 wrong.push(format!("{name} is not back: {text}"));

@@ -49,6 +49,10 @@ async fn check_unbound(cluster: &TestCluster, version: &str) {
     let service = process(cluster, cluster.harvester.client(User::CsiDriver), &bed.tasks);
     let refused = bed.refused(&service).await;
     assert_eq!(codes(&refused), expected(3), "{version}: {refused:?}");
+    for (call, status) in refused {
+        let text = status.message();
+        assert!(text.contains("ClusterRole harvesterhci.io:csi-driver of Harvester"), "{call:?}: {text}");
+    }
     bed.tasks.end().await;
 }
 

@@ -28,6 +28,7 @@ pub mod cli;
 mod condition;
 mod controller;
 mod event_reasons;
+pub mod fields;
 mod host_datapath;
 mod import;
 mod metrics;

@@ -22,12 +22,16 @@ use program::{
     http, serving,
 };
 use prometheus_client::registry::Registry;
-use tokio::{net::TcpListener, sync::watch};
+use tokio::{
+    net::TcpListener,
+    sync::{Notify, watch},
+};
 
 use crate::{
     Config,
     caches::Caches,
-    controller::{self, Controller, RefusedWrites, SlicePace, StatusPace},
+    controller::{Controller, RefusedWrites, SlicePace, StatusPace},
+    fields,
     host_datapath::{HostDatapath, host_addresses::HostAddresses, vips::Vips},
     import::{self, Import},
     pool::{Orders, Orphans, PoolIndex, PoolWaiters, Writers, controller::PoolController},
@@ -53,6 +57,10 @@ pub struct Parts {
     /// Receives our checks.
     pub health: Health,
 }
+
+/// The longest that a start waits for answers about rights: an API server asks others about what its roles do not grant, and an
+/// address should not wait for those.
+const KNOWN_WITHIN: Duration = Duration::from_secs(5);
 
 /// How long a Lease lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,14 +105,7 @@ pub async fn run(
     }
     let times: Option<ElectionTimes> = times.into();
     let needs = rights::needs(times.is_some());
-    let wanted = Wanted {
-        rights: needs.rights(),
-        fields: vec![
-            controller::BACKENDS_FIELD,
-            controller::SECOND_ADDRESS_FIELD,
-            controller::ADDRESSES_FIELD,
-        ],
-    };
+    let wanted = Wanted { rights: needs.rights(), fields: fields::OPTIONAL_FIELDS.to_vec() };
     let capabilities = Capabilities::start(&tasks, client.clone(), wanted);
     let missing = RightsMissing::default();
     missing.register(&mut registry.lock().expect("no panic while registering metrics"), rights::METRIC);
@@ -181,14 +182,8 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
         watcher::Config::default().fields(&format!("metadata.name={}", names::KUBEVIP_CONFIG_MAP));
     let config_maps: Cache<RawObject<ConfigMap>> =
         Cache::start(tasks, Api::namespaced(client.clone(), names::KUBE_SYSTEM), import_map);
-    // whoever may not list ConfigMaps imports none, and gives addresses
-    let to_import = async {
-        capabilities.known().await;
-        if capabilities.allows(&rights::LIST_CONFIG_MAPS) {
-            config_maps.ready().await;
-        }
-    };
-    tokio::join!(caches.ready(), to_import);
+    tokio::join!(caches.ready(), capabilities.fields_known(), to_import(&capabilities, &config_maps));
+    fields::tell_missing(&capabilities, |line| tracing::warn!("{line}"));
 
     let queues = Queues::default();
     queues.metrics.leading.set(1);
@@ -268,6 +263,28 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
         pools = caches.pools.list().len(),
         "at work"
     );
+}
+
+/// Until it is known which rights there are, and the ConfigMaps are listed: whoever may not list them imports none, and gives
+/// addresses.
+async fn to_import(capabilities: &Capabilities, config_maps: &Cache<RawObject<ConfigMap>>) {
+    if tokio::time::timeout(KNOWN_WITHIN, capabilities.known()).await.is_err() {
+        tracing::warn!(
+            "the API server does not say which rights there are: those that it has not told count as granted"
+        );
+    }
+    let changed = Arc::new(Notify::new());
+    let told = changed.clone();
+    capabilities.on_change(move || told.notify_one());
+    let is_refused = async {
+        while capabilities.allows(&rights::LIST_CONFIG_MAPS) {
+            changed.notified().await;
+        }
+    };
+    tokio::select! {
+        () = config_maps.ready() => {}
+        () = is_refused => {}
+    }
 }
 
 fn work(

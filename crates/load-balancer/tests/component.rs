@@ -15,6 +15,7 @@ mod component {
     mod living_pools;
     mod networks;
     mod orders;
+    mod own_crds;
     mod readiness;
     mod repair;
     mod requested;

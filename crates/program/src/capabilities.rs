@@ -115,7 +115,7 @@ pub struct Field {
     /// Name of the CRD: `loadbalancers.loadbalancer.harvesterhci.io`.
     pub crd: &'static str,
     pub version: &'static str,
-    /// Names of properties from the root: `["status", "backends"]`. `[]` is the version itself.
+    /// Names of properties from the root, of a list those of its items: `["status", "backends"]`. `[]` is the version itself.
     pub path: &'static [&'static str],
 }
 
@@ -147,7 +147,14 @@ struct Shared {
     tries: Subscribers<Right>,
     /// Wakes the task that asks, when a question came nearer.
     sooner: Notify,
-    known: watch::Sender<bool>,
+    known: watch::Sender<Known>,
+}
+
+/// What was answered once, be it that the question failed.
+#[derive(Clone, Copy)]
+struct Known {
+    rights: bool,
+    fields: bool,
 }
 
 #[derive(Default)]
@@ -199,7 +206,7 @@ impl Capabilities {
     }
 
     fn of(state: State) -> Self {
-        let known = state.is_known();
+        let known = state.known();
         Self(Arc::new(Shared {
             state: Mutex::new(state),
             changes: Subscribers::default(),
@@ -213,7 +220,13 @@ impl Capabilities {
     pub async fn known(&self) {
         let mut known = self.0.known.subscribe();
         // the sender lives as long as `self`
-        drop(known.wait_for(|known| *known).await);
+        drop(known.wait_for(|known| known.rights && known.fields).await);
+    }
+
+    /// As [`Capabilities::known`], for the fields alone: a program that takes a field for absent may take away what is there.
+    pub async fn fields_known(&self) {
+        let mut known = self.0.known.subscribe();
+        drop(known.wait_for(|known| known.fields).await);
     }
 
     /// Whether the right is granted, as far as we know. Rights that nobody refused are.
@@ -279,7 +292,7 @@ impl Capabilities {
             let mut state = self.state();
             let before = state.answers();
             change(&mut state);
-            self.0.known.send_replace(state.is_known());
+            self.0.known.send_replace(state.known());
             before != state.answers()
         };
         if changed {
@@ -325,8 +338,11 @@ impl Capabilities {
 }
 
 impl State {
-    fn is_known(&self) -> bool {
-        self.rights.values().all(|tracked| tracked.asked) && self.crds.values().all(|read| *read)
+    fn known(&self) -> Known {
+        Known {
+            rights: self.rights.values().all(|tracked| tracked.asked),
+            fields: self.crds.values().all(|read| *read),
+        }
     }
 
     /// Everything that callers can see.

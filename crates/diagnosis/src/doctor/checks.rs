@@ -94,7 +94,12 @@ pub const CHECKS: &[Check] = &[
         HARVESTER,
         rights_machines,
     ),
-    check("load-balancer-crds", "Harvester has the kinds LoadBalancer and IPPool", HARVESTER, crds),
+    check(
+        "load-balancer-crds",
+        "Harvester has the kinds LoadBalancer and IPPool, and the fields of this project",
+        HARVESTER,
+        crds,
+    ),
     check(
         "webhook",
         "Harvester's webhook answers to a LoadBalancer",

@@ -51,6 +51,8 @@ const OF_GUEST: [&str; 14] = [
 ];
 
 pub(crate) const BALANCER_KINDS: &str = "/apis/loadbalancer.harvesterhci.io/v1beta1";
+/// Their schemas. Every account may read this, and few the CRDs.
+pub(crate) const BALANCER_SCHEMAS: &str = "/openapi/v3/apis/loadbalancer.harvesterhci.io/v1beta1";
 pub(crate) const POOLS: &str = "/apis/loadbalancer.harvesterhci.io/v1beta1/ippools";
 pub(crate) const HARVESTER_VERSION: &str = "/apis/harvesterhci.io/v1beta1/settings/server-version";
 
@@ -192,7 +194,8 @@ fn of_guest() -> Vec<String> {
 }
 
 fn of_harvester(namespace: &str) -> Vec<String> {
-    let fixed = [VERSION, BALANCER_KINDS, POOLS, STORAGE_CLASSES, HARVESTER_VERSION].map(str::to_owned);
+    let fixed = [VERSION, BALANCER_KINDS, BALANCER_SCHEMAS, POOLS, STORAGE_CLASSES, HARVESTER_VERSION]
+        .map(str::to_owned);
     let own = [balancers(namespace), former(namespace), machines(namespace), instances(namespace)];
     fixed.into_iter().chain(own).collect()
 }

@@ -108,6 +108,7 @@ pub(crate) fn healthy() -> Facts {
         (read::VERSION, Ok(json!({"gitVersion": "v1.34.2"}))),
         (read::HARVESTER_VERSION, Ok(json!({"value": "v1.9.0"}))),
         (read::BALANCER_KINDS, Ok(json!({"resources": [{"name": "loadbalancers"}, {"name": "ippools"}]}))),
+        (read::BALANCER_SCHEMAS, Ok(json!({}))),
         (read::POOLS, list(&json!([{"metadata": {"name": "lab"}, "status": {"available": 7}}]))),
         (read::STORAGE_CLASSES, list(&json!([{"metadata": {"name": "longhorn"}}]))),
         (
@@ -427,6 +428,27 @@ fn a_harvester_that_uses_dhcp_alone_and_a_pool_that_nobody_looked_at_yet_are_not
         answers(&mut facts.harvester, read::POOLS, list(&json!([{"metadata": {"name": "new"}}])));
     });
     assert_eq!(fresh, []);
+}
+
+#[test]
+fn a_harvester_whose_crds_lack_fields_of_this_project_is_amber_and_they_are_named() {
+    let of_kind = |kind: &str, spec: &Value| json!({"x-kubernetes-group-version-kind": [{"kind": kind}], "properties": {"spec": {"properties": spec}}});
+    let schemas = |ranges: &Value| {
+        let pool = of_kind(
+            "IPPool",
+            &json!({"quota": {}, "quarantineSeconds": {}, "ranges": {"items": {"properties": ranges}}}),
+        );
+        Ok(json!({"components": {"schemas": {"a.IPPool": pool, "a.ObjectMeta": {"properties": {}}}}}))
+    };
+    let all =
+        told(|facts| answers(&mut facts.harvester, read::BALANCER_SCHEMAS, schemas(&json!({"drain": {}}))));
+    assert_eq!(all, []);
+    let mut facts = healthy();
+    answers(&mut facts.harvester, read::BALANCER_SCHEMAS, schemas(&json!({"subnet": {}})));
+    let findings = decide(&facts, Occasion::Daily);
+    let found = findings.iter().find(|it| it.verdict != Verdict::Green).unwrap();
+    assert_eq!((found.id, found.verdict), ("load-balancer-crds", Verdict::Amber));
+    assert!(found.sentence.contains("have no spec.ranges.drain of IPPool: "), "{}", found.sentence);
 }
 
 #[test]

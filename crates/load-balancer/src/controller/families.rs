@@ -116,11 +116,10 @@ pub(crate) fn both(lb: &LoadBalancer, address: Option<&AllocatedAddress>) -> Vec
 }
 
 /// Told to an object with two addresses where they are not listed.
-pub(crate) const NO_LIST: &str =
-    "the CRD of LoadBalancer objects has no field status.addresses, install that of this project";
+pub(crate) const NO_LIST: &str = "the CRD of LoadBalancer objects has no field status.addresses, or may not be read: install that of this project";
 
 /// Why an object that is not of type vm has one address.
-pub(crate) const NO_FIELD: &str = "the CRD of LoadBalancer objects has no field status.allocatedAddress.ipv6IP, install that of this project";
+pub(crate) const NO_FIELD: &str = "the CRD of LoadBalancer objects has no field status.allocatedAddress.ipv6IP, or may not be read: install that of this project";
 
 /// Why an object has one address.
 fn why_one(is_vm: bool) -> &'static str {

@@ -120,7 +120,7 @@ test_cluster::component_tests! {
         asking(&lab.cluster, "preferred", PREFER).await;
         lab.cluster.settle().await;
         let lacks =
-            |field: &str| format!("the CRD of LoadBalancer objects has no field {field}, install that of this project");
+            |field: &str| format!("the CRD of LoadBalancer objects has no field {field}, or may not be read: install that of this project");
         let served = |text: String| (ConditionStatus::True, "AddressAllocated".to_owned(), text);
         assert_eq!(told(&lab.cluster, "web").await, served(lacks("status.backends")));
         let no_second = lacks("status.allocatedAddress.ipv6IP");

@@ -85,7 +85,7 @@ fn off((verb, resource): (&str, &str)) -> Option<(&'static [&'static str], &'sta
 }
 
 /// The warnings of this thread, on which everything runs.
-struct Log {
+pub(super) struct Log {
     text: Arc<Mutex<Vec<u8>>>,
     _here: DefaultGuard,
 }
@@ -103,7 +103,7 @@ impl io::Write for Writes {
 }
 
 impl Log {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let text = Arc::new(Mutex::new(Vec::new()));
         let into = text.clone();
         let writes = tracing_subscriber::fmt()
@@ -113,10 +113,15 @@ impl Log {
         Self { text, _here: tracing::subscriber::set_default(writes.finish()) }
     }
 
+    /// What was said since the last look.
+    pub(super) fn take(&self) -> String {
+        let text = std::mem::take(&mut *self.text.lock().unwrap());
+        String::from_utf8(text).unwrap()
+    }
+
     /// What is wrong with what was said about rights since the last look: one line is to name this one, and no other.
     fn wrong_line(&self, grant: &Grant) -> Option<String> {
-        let text = std::mem::take(&mut *self.text.lock().unwrap());
-        let text = String::from_utf8(text).unwrap();
+        let text = self.take();
         let lines: Vec<_> = text.lines().filter(|line| line.contains(" does not grant ")).collect();
         let named = format!(" does not grant {}", grant.text());
         let is_it =

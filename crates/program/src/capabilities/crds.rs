@@ -1,9 +1,11 @@
 //! The CRDs whose fields a program asks for.
 
-use std::pin::pin;
+use std::{collections::BTreeMap, pin::pin};
 
 use futures::StreamExt as _;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray,
+};
 use kube::{
     Api, Client,
     runtime::{
@@ -96,7 +98,37 @@ fn has(crd: &CustomResourceDefinition, field: &Field) -> bool {
     let root = version.schema.as_ref().and_then(|schema| schema.open_api_v3_schema.as_ref());
     let mut at = root;
     for name in field.path {
-        at = at.and_then(|schema| schema.properties.as_ref()?.get(*name));
+        at = at.and_then(|schema| properties(schema)?.get(*name));
     }
     field.path.is_empty() || at.is_some()
+}
+
+/// Of a list those of its items.
+fn properties(schema: &JSONSchemaProps) -> Option<&BTreeMap<String, JSONSchemaProps>> {
+    match &schema.items {
+        Some(JSONSchemaPropsOrArray::Schema(item)) => item.properties.as_ref(),
+        _ => schema.properties.as_ref(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_field_of_the_items_of_a_list_is_found() {
+        let ranges = json!({"type": "array", "items": {"type": "object", "properties": {"drain": {"type": "boolean"}}}});
+        let schema = json!({"openAPIV3Schema": {"type": "object", "properties": {"ranges": ranges}}});
+        let crd: CustomResourceDefinition = serde_json::from_value(json!({"metadata": {"name": "pools.a"},
+            "spec": {"group": "a", "scope": "Cluster", "names": {"kind": "Pool", "plural": "pools"},
+                "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}]}}))
+        .unwrap();
+        let has = |path: &'static [&'static str]| has(&crd, &Field { crd: "pools.a", version: "v1", path });
+        assert_eq!(
+            (has(&["ranges"]), has(&["ranges", "drain"]), has(&["ranges", "subnet"])),
+            (true, true, false)
+        );
+    }
 }

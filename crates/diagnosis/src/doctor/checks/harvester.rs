@@ -1,12 +1,15 @@
 //! What Harvester has for load balancers: the kinds, the webhook, pools.
 
+use load_balancer::fields;
+use serde_json::Value;
+
 use super::{
     super::{
         Outcome,
         facts::{Facts, Failed, Trouble},
         read,
     },
-    answer, config, got, items, unread,
+    answer, config, got, items, some, unread,
 };
 use crate::json::members;
 
@@ -20,8 +23,15 @@ pub(super) fn crds(facts: &Facts) -> Result<Outcome, Outcome> {
     };
     let is_missing = |kind: &&str| !there.iter().any(|resource| resource["name"] == **kind);
     let missing: Vec<_> = KINDS.into_iter().filter(is_missing).collect();
-    Ok(if missing.is_empty() {
+    let fields = missing_fields(facts);
+    Ok(if missing.is_empty() && fields.is_empty() {
         Outcome::green("v1beta1 is served")
+    } else if missing.is_empty() {
+        Outcome::amber(
+            format!("Harvester's CRDs have no {}: what these fields are for is off", some(&fields)),
+            "where Harvester runs the load balancer of this project, run there `kubectl apply --server-side --force-conflicts \
+             -f deploy/crds`, as docs/install.md says; Harvester's own load balancer does not know them",
+        )
     } else {
         Outcome::red(
             format!(
@@ -32,6 +42,27 @@ pub(super) fn crds(facts: &Facts) -> Result<Outcome, Outcome> {
              makes these kinds too",
         )
     })
+}
+
+/// The fields of this project that the kinds have not; none where the schemas cannot be read.
+fn missing_fields(facts: &Facts) -> Vec<String> {
+    let document = answer(&facts.harvester, read::BALANCER_SCHEMAS).as_ref().ok();
+    let schemas = document.and_then(|document| document.pointer("/components/schemas")?.as_object());
+    let is_kind = |schema: &&Value, kind: &str| {
+        members(&schema["x-kubernetes-group-version-kind"]).iter().any(|it| it["kind"] == *kind)
+    };
+    fields::missing(|field| {
+        let root =
+            schemas.and_then(|all| all.values().find(|schema| is_kind(schema, fields::kind_of(field))));
+        root.is_none_or(|root| has(root, field.path))
+    })
+}
+
+/// Of a list its items have the fields.
+fn has(schema: &Value, path: &[&str]) -> bool {
+    let [name, rest @ ..] = path else { return true };
+    let of = if schema["items"].is_object() { &schema["items"] } else { schema };
+    of["properties"].get(*name).is_some_and(|field| has(field, rest))
 }
 
 pub(super) fn conversion(facts: &Facts) -> Result<Outcome, Outcome> {

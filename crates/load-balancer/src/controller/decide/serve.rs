@@ -24,8 +24,7 @@ use crate::{
 };
 
 /// Told to an object whose backends are not listed.
-pub(super) const NO_BACKENDS: &str =
-    "the CRD of LoadBalancer objects has no field status.backends, install that of this project";
+pub(super) const NO_BACKENDS: &str = "the CRD of LoadBalancer objects has no field status.backends, or may not be read: install that of this project";
 
 /// The object's finalizer and address are stored before the network carries anything for it.
 pub(super) fn serve(

@@ -103,7 +103,7 @@ fn where_the_crd_has_no_second_address_an_object_that_would_like_two_gets_one_an
     #[case] pool: &str,
 ) {
     let told = "only one of two families: the CRD of LoadBalancer objects has no field status.allocatedAddress.ipv6IP, \
-                install that of this project";
+                or may not be read: install that of this project";
     let told = Some(told.to_owned());
     let Decided { decision, note, .. } = decided(&asking(families, policy, None), &[]);
     assert_eq!((decision, note), (claim(pool), told.clone()));

@@ -116,7 +116,7 @@ fn where_the_crd_loses_the_fields_the_second_record_stays_and_the_condition_says
     }
     json["status"].as_object_mut().unwrap().remove("addresses");
     let note = "only one of two families: the CRD of LoadBalancer objects has no field status.allocatedAddress.ipv6IP, \
-                install that of this project";
+                or may not be read: install that of this project";
     json["status"]["conditions"][0]["message"] = note.into();
     seen.object = Some(Arc::new(RawObject::from_json(json).unwrap()));
     assert_eq!(steps(&seen), [""; 0]);

@@ -76,8 +76,8 @@ pub const FLAGS: Table = Table {
         Flag::value(
             "max-volumes-per-node",
             "NUMBER",
-            "how many volumes the scheduler gives this node, and how many ControllerPublishVolume lets a machine have; \
-             without it the scheduler has no limit, and a machine KubeVirt's of 256",
+            "how many volumes the scheduler gives this node at most, and how many ControllerPublishVolume lets a machine \
+             have; without it as many as have room: KubeVirt's 256 less the machine's own",
         ),
         Flag::switch(
             "topology",

@@ -65,6 +65,14 @@ pub(crate) struct Mounted {
     pub(crate) owner: Option<ObjectReference>,
 }
 
+/// A registration of this driver on a Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Noted {
+    pub node_id: String,
+    /// How many volumes the scheduler gives the Node.
+    pub volumes: Option<u32>,
+}
+
 impl Guest {
     pub fn new(client: Client) -> Self {
         Self { client }
@@ -74,15 +82,18 @@ impl Guest {
         self.client.clone()
     }
 
-    /// The node ID of this driver in the Node's CSINode, where kubelet keeps it.
+    /// What kubelet keeps in the Node's CSINode of an earlier registration of this driver.
     ///
     /// # Errors
     /// When the API server does not answer, or the role lacks `get` on CSINodes.
-    pub async fn noted_node_id(&self, node: &str) -> kube::Result<Option<String>> {
+    pub async fn noted(&self, node: &str) -> kube::Result<Option<Noted>> {
         let found = Api::<CSINode>::all(self.client()).get_opt(node).await?;
         let driver =
             found.and_then(|found| found.spec.drivers.into_iter().find(|driver| driver.name == CSI_DRIVER));
-        Ok(driver.map(|driver| driver.node_id).filter(|id| !id.is_empty()))
+        Ok(driver.filter(|driver| !driver.node_id.is_empty()).map(|driver| {
+            let count = driver.allocatable.and_then(|allocatable| allocatable.count);
+            Noted { node_id: driver.node_id, volumes: count.and_then(|count| u32::try_from(count).ok()) }
+        }))
     }
 
     /// The Nodes that use the volume: those with a VolumeAttachment of a PersistentVolume that has this handle. A

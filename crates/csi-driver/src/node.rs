@@ -25,10 +25,11 @@ mod tools;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use controller_kit::PendingEvent;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tonic::{Code, Request, Response, Status};
 
 use crate::calls::{CALLS_AT_ONCE, deadline};
@@ -44,6 +45,7 @@ use crate::csi::{
 use crate::guest::Guest;
 use crate::host::missing::Missing;
 use crate::in_flight::InFlight;
+use crate::node_id::Told;
 use crate::refusal::Refusal;
 use crate::volume::access::Reach;
 use crate::volume::topology;
@@ -54,6 +56,10 @@ pub const NO_TOPOLOGY: &str = "NodeHasNoTopology";
 /// NFS exports that are mounted at once. A server that is away lets each of them wait for minutes, and disks are mounted
 /// meanwhile.
 const EXPORTS_AT_ONCE: usize = CALLS_AT_ONCE / 2;
+
+/// Kubelet keeps how many volumes have room in the machine until the next registration, so that its question waits so long
+/// for the host, which has as a rule answered before it comes.
+const HOST_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
 
 /// What the service can do.
 const CAPABILITIES: [rpc::Type; 5] = [
@@ -74,7 +80,7 @@ pub struct Settings {
     pub sysfs: PathBuf,
     /// Requests name paths below it and no others.
     pub kubelet_root: PathBuf,
-    /// 0 leaves it to the caller.
+    /// At most as many as have room in the machine count; 0 means as many as have room.
     pub max_volumes_per_node: u32,
 }
 
@@ -101,7 +107,7 @@ impl Settings {
 #[derive(Clone)]
 pub struct NodeService {
     settings: Arc<Settings>,
-    node_id: watch::Receiver<Option<String>>,
+    machine: watch::Receiver<Option<Told>>,
     in_flight: InFlight,
     /// Volumes whose file system is asked how full it is. A server that is away never answers, and holds up no unmount.
     looks: InFlight,
@@ -118,11 +124,11 @@ struct ByLabels {
 }
 
 impl NodeService {
-    /// `node_id` has the name of the machine on the host, as soon as it is known.
-    pub fn new(settings: Settings, node_id: watch::Receiver<Option<String>>) -> Self {
+    /// `machine` has the name of the machine on the host, as soon as it is known.
+    pub fn new(settings: Settings, machine: watch::Receiver<Option<Told>>) -> Self {
         Self {
             settings: Arc::new(settings),
-            node_id,
+            machine,
             in_flight: InFlight::default(),
             looks: InFlight::default(),
             exports: Arc::new(Semaphore::new(EXPORTS_AT_ONCE)),
@@ -207,6 +213,15 @@ impl NodeService {
     }
 }
 
+/// How many volumes the scheduler may give this node, 0 for any number. What kubelet noted is of an earlier start, perhaps
+/// with another `flag`, so it stands in for the host alone.
+fn most_volumes(flag: u32, told: &Told) -> u32 {
+    match (flag, told.room) {
+        (0, room) => room.or(told.noted).unwrap_or_default(),
+        (flag, room) => room.map_or(flag, |room| room.min(flag)),
+    }
+}
+
 #[tonic::async_trait]
 impl Node for NodeService {
     async fn node_get_capabilities(
@@ -223,14 +238,18 @@ impl Node for NodeService {
         &self,
         _: Request<NodeGetInfoRequest>,
     ) -> Result<Response<NodeGetInfoResponse>, Status> {
-        let Some(node_id) = self.node_id.borrow().clone() else {
+        let mut machine = self.machine.clone();
+        let asked = machine.wait_for(|told| told.as_ref().is_none_or(|told| told.is_asked));
+        // whatever came of it, what is known counts
+        drop(timeout(HOST_ANSWERS_WITHIN, asked).await);
+        let Some(told) = self.machine.borrow().clone() else {
             return Err(Status::unavailable(
                 "the VirtualMachine of this node is not known yet: the host has to answer once; call again later",
             ));
         };
         Ok(Response::new(NodeGetInfoResponse {
-            node_id,
-            max_volumes_per_node: self.settings.max_volumes_per_node.into(),
+            max_volumes_per_node: most_volumes(self.settings.max_volumes_per_node, &told).into(),
+            node_id: told.name,
             accessible_topology: self.place().await?,
         }))
     }
@@ -317,9 +336,28 @@ impl Node for NodeService {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
     use crate::csi::volume_capability::access_mode::Mode;
     use crate::csi::volume_capability::{AccessMode, AccessType, MountVolume};
+
+    // docs/contract/csi-driver.md#limits
+    #[rstest]
+    #[case::of_the_host(0, Some(253), Some(250), 253)]
+    #[case::of_the_flag(8, Some(253), None, 8)]
+    #[case::more_than_have_room(256, Some(253), None, 253)]
+    #[case::host_away(0, None, Some(253), 253)]
+    #[case::host_away_at_the_first_start(0, None, None, 0)]
+    #[case::host_away_after_the_flag_was_raised(16, None, Some(8), 16)]
+    fn a_node_takes_as_many_volumes_as_have_room_in_its_machine(
+        #[case] flag: u32,
+        #[case] room: Option<u32>,
+        #[case] noted: Option<u32>,
+        #[case] expected: u32,
+    ) {
+        assert_eq!(most_volumes(flag, &Told { room, noted, ..Told::named("web-1") }), expected);
+    }
 
     #[tokio::test]
     async fn a_disk_is_mounted_while_as_many_exports_as_may_be_wait_for_their_servers() {

@@ -7,7 +7,8 @@
 //! CSINode of this Node ──────────┘
 //! ```
 //! The Node may have another name than its machine, so the MAC addresses decide. While the host is away, the CSINode says
-//! what they decided before: kubelet wrote it when the driver registered.
+//! what they decided before: kubelet wrote it when the driver registered. How many volumes have room in the machine is
+//! found in the same way.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,7 +27,8 @@ use tokio::{
 };
 
 use crate::{
-    guest::Guest,
+    attach::hotplug::MOST_VOLUMES,
+    guest::{Guest, Noted},
     host::{self, Host, reach::Reached, rights},
     refusal::error_message,
 };
@@ -67,6 +69,8 @@ fn own(text: &str) -> Option<String> {
 pub struct Machine {
     pub name: String,
     pub addresses: BTreeSet<String>,
+    /// How many volumes it has that were not plugged in: its root disk, cloud-init's.
+    pub own_volumes: usize,
 }
 
 /// The addresses that the host gave the machine: those of its spec, and of what it shows the interfaces that have the name
@@ -92,8 +96,22 @@ impl From<&VirtualMachineInstance> for Machine {
         Self {
             name: instance.metadata.name.clone().unwrap_or_default(),
             addresses: specified.values().flatten().cloned().chain(shown).collect(),
+            own_volumes: own_volumes(instance),
         }
     }
+}
+
+fn own_volumes(instance: &VirtualMachineInstance) -> usize {
+    let spec = &instance.spec.rest;
+    let volumes = spec.get("volumes").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let disks = spec.get("domain").and_then(|domain| domain.pointer("/devices/disks")?.as_array());
+    let is_hotpluggable = |volume: &&Value| {
+        let mut sources = volume.as_object().into_iter().flat_map(serde_json::Map::values);
+        sources.any(|source| source.get("hotpluggable") == Some(&Value::Bool(true)))
+    };
+    // an empty drive for CDs is a disk without a volume
+    let all = volumes.len().max(disks.map_or(0, Vec::len));
+    all - volumes.iter().filter(is_hotpluggable).count()
 }
 
 /// An answer that may not be there: the error is one line.
@@ -149,6 +167,25 @@ impl OwnMachine {
 
     pub fn is_answered(&self) -> bool {
         !matches!(self, Self::NotAsked { .. })
+    }
+}
+
+/// What the node service says of its machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    pub name: String,
+    /// How many volumes have room beside the machine's own, where the host has said it.
+    pub room: Option<u32>,
+    /// How many volumes kubelet noted at an earlier registration.
+    pub noted: Option<u32>,
+    /// Whether the host was asked once. Until then kubelet's note stands in for it.
+    pub is_asked: bool,
+}
+
+impl Told {
+    /// A machine of which nothing else is known.
+    pub fn named(name: impl Into<String>) -> Self {
+        Self { name: name.into(), room: None, noted: None, is_asked: true }
     }
 }
 
@@ -230,6 +267,15 @@ pub fn own_machine(seen: &Seen) -> OwnMachine {
     }
 }
 
+/// How many volumes have room in our machine, where the host says which one it is. One at least: CSI takes 0 for no limit.
+pub fn room(seen: &Seen) -> Option<u32> {
+    let own = own_machine(seen);
+    let same_name = seen.same_name.iter().flatten();
+    let mut machines = same_name.chain(seen.all.iter().flatten().flatten());
+    let machine = machines.find(|machine| own.name() == Some(machine.name.as_str()))?;
+    u32::try_from(MOST_VOLUMES.saturating_sub(machine.own_volumes).max(1)).ok()
+}
+
 /// `machines a and b have the same MAC addresses`, for sentences.
 pub(crate) fn alike(names: &[String]) -> String {
     format!("machines {} have the same MAC addresses", names.join(" and "))
@@ -279,7 +325,7 @@ impl Finder {
     /// the host says; the search ends when that is a name.
     pub async fn find(
         mut self,
-        name: watch::Sender<Option<String>>,
+        name: watch::Sender<Option<Told>>,
         own: watch::Sender<OwnMachine>,
         check: Option<Check>,
     ) {
@@ -287,11 +333,14 @@ impl Finder {
         let mut last: Option<NodeId> = None;
         loop {
             let (addresses, noted) = (self.addresses(), self.noted().await);
+            let volumes = noted.as_ref().ok().and_then(|noted| noted.as_ref()?.volumes);
+            let noted = noted.map(|noted| noted.map(|noted| noted.node_id));
             if name.borrow().is_none() {
                 // a process that starts again is of use before the host has answered
                 let asked = || "the host has not answered yet".to_owned();
                 let seen = self.seen(addresses.clone(), Err(asked()), Some(Err(asked())), noted.clone());
-                tell(&decide(&seen), &name, check.as_ref());
+                let told = |name| Told { name, room: None, noted: volumes, is_asked: false };
+                tell(&decide(&seen), told, &name, check.as_ref());
             }
             let host = self.host.borrow_and_update().clone();
             let (same_name, all) = match host {
@@ -310,7 +359,8 @@ impl Finder {
                 if last.as_ref() != Some(&found) {
                     log(&found, &says, !self.node.is_empty());
                 }
-                tell(&found, &name, check.as_ref());
+                let told = |name| Told { name, room: room(&seen), noted: volumes, is_asked: true };
+                tell(&found, told, &name, check.as_ref());
                 if found.is_settled() {
                     wait = AGAIN_LAST;
                 }
@@ -354,11 +404,11 @@ impl Finder {
         Seen { node: self.node.clone(), own, same_name, all, noted }
     }
 
-    async fn noted(&self) -> Asked<Option<String>> {
+    async fn noted(&self) -> Asked<Option<Noted>> {
         if self.node.is_empty() {
             return Ok(None);
         }
-        let noted = self.guest.noted_node_id(&self.node).await;
+        let noted = self.guest.noted(&self.node).await;
         noted.map_err(|error| {
             format!("read CSINode {}: {}", self.node, rights::explained(error_message(&error)))
         })
@@ -386,11 +436,17 @@ async fn all(host: &Host) -> Asked<Vec<Machine>> {
     Ok(found.iter().filter(|instance| !instance.name_any().is_empty()).map(Machine::from).collect())
 }
 
-fn tell(found: &NodeId, name: &watch::Sender<Option<String>>, check: Option<&Check>) {
+fn tell(
+    found: &NodeId,
+    told: impl FnOnce(String) -> Told,
+    name: &watch::Sender<Option<Told>>,
+    check: Option<&Check>,
+) {
     if let Some(known) = found.name() {
+        let told = Some(told(known.to_owned()));
         name.send_if_modified(|current| {
-            let differs = current.as_deref() != Some(known);
-            *current = Some(known.to_owned());
+            let differs = *current != told;
+            *current = told;
             differs
         });
     }

@@ -20,7 +20,7 @@ use csi_driver::{
     healing::lead::{self, Candidate},
     host::{Host, missing::Missing, reach::Reached},
     leading::Leading,
-    node_id::{Finder, OwnMachine},
+    node_id::{Finder, OwnMachine, Told},
 };
 use http::Request;
 use jiff::SignedDuration;
@@ -45,7 +45,12 @@ status: {interfaces: [{name: nic-0, mac: '52:54:00:00:00:0a'}]}
 apiVersion: kubevirt.io/v1
 kind: VirtualMachineInstance
 metadata: {name: vm-1, namespace: team-a}
-spec: {domain: {devices: {}}, networks: [{name: nic-0}]}
+spec:
+  domain: {devices: {}}
+  networks: [{name: nic-0}]
+  volumes:
+  - {name: root, persistentVolumeClaim: {claimName: root}}
+  - {name: pvc-1, persistentVolumeClaim: {claimName: pvc-1, hotpluggable: true}}
 status: {interfaces: [{name: nic-0, mac: '52:54:00:00:00:01'}]}
 ";
 
@@ -56,7 +61,7 @@ metadata: {name: node-a}
 spec:
   drivers:
   - {name: other.example.com, nodeID: other, topologyKeys: null}
-  - {name: driver.harvesterhci.io, nodeID: vm-1, topologyKeys: null}
+  - {name: driver.harvesterhci.io, nodeID: vm-1, topologyKeys: null, allocatable: {count: 250}}
 ";
 
 const VOLUMES: &str = "
@@ -100,7 +105,7 @@ spec: {attacher: driver.harvesterhci.io, nodeName: node-c, source: {persistentVo
 /// What a node with a MAC address finds of its machine.
 #[derive(Debug, PartialEq, Eq)]
 struct Found {
-    name: Option<String>,
+    told: Option<Told>,
     own: OwnMachine,
     /// Why it finds none.
     why: String,
@@ -120,9 +125,9 @@ async fn found(cluster: &TestCluster, host: Reached, address: &str) -> Found {
         (watch::channel(None), watch::channel(OwnMachine::default()), Health::default());
     let finding = tokio::spawn(finder.find(name, says, Some(health.readiness("node-id"))));
     cluster.settle().await;
-    let (name, own) = (told.borrow().clone(), own.borrow().clone());
+    let (told, own) = (told.borrow().clone(), own.borrow().clone());
     finding.abort();
-    Found { name, own, why: health.readiness_report() }
+    Found { told, own, why: health.readiness_report() }
 }
 
 fn interface(folder: &Path, address: &str) {
@@ -304,11 +309,11 @@ async fn a_machine_that_the_host_does_not_show_yet_is_asked_about_until_it_does(
     let finder = Finder { node, guest: Guest::new(client), host, interfaces };
     let ((name, mut told), (says, mut own)) = (watch::channel(None), watch::channel(OwnMachine::default()));
     let finding = tokio::spawn(finder.find(name, says, None));
-    told.wait_for(|name| name.as_deref() == Some("node-a")).await.unwrap();
+    told.wait_for(|told| *told == Some(Told::named("node-a"))).await.unwrap();
     own.wait_for(|own| matches!(own, OwnMachine::None { .. })).await.unwrap();
     own.wait_for(|own| own.name() == Some("vm-1")).await.unwrap();
     finding.await.unwrap();
-    assert_eq!(told.borrow().as_deref(), Some("vm-1"));
+    assert_eq!(*told.borrow(), Some(Told { room: Some(256), ..Told::named("vm-1") }));
 }
 
 component_tests! {
@@ -350,19 +355,23 @@ component_tests! {
     async fn the_machine_of_a_node_is_the_one_with_its_mac_address(cluster: TestCluster) {
         cluster.harvester.apply(MACHINES).await;
         cluster.guest.apply(NOTED).await;
-        let name = |name: &str| Found { name: Some(name.to_owned()), own: OwnMachine::Confirmed(name.to_owned()), why: String::new() };
-        assert_eq!(found(&cluster, host(&cluster), "52:54:00:00:00:0a").await, name("node-a"));
-        assert_eq!(found(&cluster, host(&cluster), "52:54:00:00:00:01").await, name("vm-1"));
+        let is = |name: &str, room| {
+            let told = Told { room: Some(room), noted: Some(250), ..Told::named(name) };
+            Found { told: Some(told), own: OwnMachine::Confirmed(name.to_owned()), why: String::new() }
+        };
+        assert_eq!(found(&cluster, host(&cluster), "52:54:00:00:00:0a").await, is("node-a", 256));
+        assert_eq!(found(&cluster, host(&cluster), "52:54:00:00:00:01").await, is("vm-1", 255));
     }
 
     // docs/contract/csi-driver.md#exits
     async fn while_the_host_is_away_the_machine_is_the_one_that_kubelet_noted(cluster: TestCluster) {
         let away = || Err("the host is away".to_owned());
-        let Found { name, why, .. } = found(&cluster, away(), "52:54:00:00:00:01").await;
-        assert_eq!((name, why.contains("the host is away")), (None, true));
+        let Found { told, why, .. } = found(&cluster, away(), "52:54:00:00:00:01").await;
+        assert_eq!((told, why.contains("the host is away")), (None, true));
         cluster.guest.apply(NOTED).await;
         let own = OwnMachine::NotAsked { why: "the host is away".to_owned() };
-        let noted = Found { name: Some("vm-1".to_owned()), own, why: String::new() };
+        let told = Told { noted: Some(250), ..Told::named("vm-1") };
+        let noted = Found { told: Some(told), own, why: String::new() };
         assert_eq!(found(&cluster, away(), "52:54:00:00:00:01").await, noted);
     }
 
@@ -370,7 +379,7 @@ component_tests! {
     async fn a_machine_that_merely_has_the_nodes_name_does_not_say_whose_volumes_are_ours(cluster: TestCluster) {
         cluster.harvester.apply(MACHINES).await;
         let found = found(&cluster, host(&cluster), "52:54:00:00:00:0f").await;
-        assert_eq!((found.name.as_deref(), &*found.why), (Some("node-a"), ""));
+        assert_eq!((found.told.clone(), &*found.why), (Some(Told::named("node-a")), ""));
         assert!(matches!(found.own, OwnMachine::None { .. }), "{found:?}");
     }
 

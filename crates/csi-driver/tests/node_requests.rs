@@ -13,6 +13,7 @@ use csi_driver::csi::{
     VolumeCapability,
 };
 use csi_driver::node::{NodeService, Settings};
+use csi_driver::node_id::Told;
 use tokio::sync::watch;
 use tonic::{Code, Request, Status};
 
@@ -42,7 +43,7 @@ async fn a_node_has_no_name_until_the_host_has_answered_once() {
     let service = NodeService::new(settings, node_id);
     let info = || service.node_get_info(Request::new(NodeGetInfoRequest {}));
     assert_eq!(code(info().await), Code::Unavailable);
-    known.send_replace(Some("web-1".to_owned()));
+    known.send_replace(Some(Told::named("web-1")));
     let answer = info().await.unwrap().into_inner();
     assert_eq!((answer.node_id.as_str(), answer.max_volumes_per_node), ("web-1", 8));
     let answer = service.node_get_capabilities(Request::new(NodeGetCapabilitiesRequest {})).await.unwrap();
@@ -57,6 +58,24 @@ async fn a_node_has_no_name_until_the_host_has_answered_once() {
         .collect();
     numbers.sort_unstable();
     assert_eq!(numbers, [1, 2, 3, 4, 5]);
+}
+
+// docs/contract/csi-driver.md#limits
+#[tokio::test(start_paused = true)]
+async fn kubelet_hears_how_many_volumes_have_room_as_soon_as_the_host_says_it() {
+    let noted = Told { noted: Some(250), is_asked: false, ..Told::named("web-1") };
+    let (known, machine) = watch::channel(Some(noted.clone()));
+    let service = NodeService::new(Settings::default(), machine);
+    let info = || service.node_get_info(Request::new(NodeGetInfoRequest {}));
+    let most = async || info().await.unwrap().into_inner().max_volumes_per_node;
+    let (of_host, ()) = tokio::join!(most(), async {
+        tokio::task::yield_now().await;
+        known.send_replace(Some(Told { room: Some(253), is_asked: true, ..noted.clone() }));
+    });
+    assert_eq!(of_host, 253);
+    // a host that is away holds nothing up
+    known.send_replace(Some(noted));
+    assert_eq!(most().await, 250);
 }
 
 #[tokio::test]

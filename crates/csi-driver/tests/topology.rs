@@ -18,6 +18,7 @@ use csi_driver::{
     host::{Host, missing::Missing},
     identity::DriverIdentity,
     node::{self, NodeService},
+    node_id::Told,
 };
 use k8s_openapi::api::core::v1::{Event, Node as KubernetesNode};
 use program::{Clock, TaskGroup, pod::OwnPod};
@@ -102,7 +103,7 @@ component_tests! {
     // docs/contract/csi-driver.md#topology
     async fn a_node_says_where_it_is_when_it_has_its_labels(cluster: TestCluster) {
         cluster.guest.apply(NODES).await;
-        let (_known, node_id) = watch::channel(Some("vm-1".to_owned()));
+        let (_known, node_id) = watch::channel(Some(Told::named("vm-1")));
         let tasks = TaskGroup::new();
         let events = events(&cluster, &tasks);
         let told = async || {
@@ -130,7 +131,7 @@ component_tests! {
     }
 
     async fn a_node_without_a_name_is_told_the_flag_that_it_lacks(cluster: TestCluster) {
-        let (_known, node_id) = watch::channel(Some("vm-1".to_owned()));
+        let (_known, node_id) = watch::channel(Some(Told::named("vm-1")));
         let guest = Guest::new(cluster.guest.client(User::CsiDriver));
         let tasks = TaskGroup::new();
         let events = events(&cluster, &tasks);

@@ -19,13 +19,20 @@ type Stages = dyn Fn(String) -> BoxFuture<'static, Result<(), Status>> + Send + 
 /// Answers each call with OK, but where a volume may not be staged.
 pub struct NodeStub {
     node_id: String,
+    max_volumes: i64,
     stages: Arc<Stages>,
 }
 
 impl NodeStub {
     /// One that stages every volume.
     pub fn new(node_id: impl Into<String>) -> Self {
-        Self { node_id: node_id.into(), stages: Arc::new(|_| Box::pin(async { Ok(()) })) }
+        Self { node_id: node_id.into(), max_volumes: 0, stages: Arc::new(|_| Box::pin(async { Ok(()) })) }
+    }
+
+    /// One that takes so many volumes.
+    #[must_use]
+    pub fn taking(self, max_volumes: i64) -> Self {
+        Self { max_volumes, ..self }
     }
 
     /// One that asks this about each volume before it stages it.
@@ -99,6 +106,10 @@ impl Node for NodeStub {
         &self,
         _: Request<NodeGetInfoRequest>,
     ) -> Result<Response<NodeGetInfoResponse>, Status> {
-        Ok(Response::new(NodeGetInfoResponse { node_id: self.node_id.clone(), ..Default::default() }))
+        Ok(Response::new(NodeGetInfoResponse {
+            node_id: self.node_id.clone(),
+            max_volumes_per_node: self.max_volumes,
+            ..Default::default()
+        }))
     }
 }

@@ -1,8 +1,13 @@
-//! Gives a pod a node, after its claims have their volumes; a claim that waits for its first pod is told the node first.
+//! Gives a pod a node that has room for its volumes, after its claims have theirs; a claim that waits for its first pod is
+//! told the node first.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use controller_kit::ObjectKey;
+use harvester_api::names::CSI_DRIVER;
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use kube::{Api, ResourceExt, api::PostParams};
 use program::TaskGroup;
@@ -11,7 +16,7 @@ use serde_json::json;
 use crate::{
     binder::SELECTED_NODE,
     retries,
-    world::{Problem, World, is_going, node_of, patch, used},
+    world::{Problem, World, is_going, is_over, node_of, patch, used},
 };
 
 pub(crate) fn start(world: &Arc<World>, tasks: &TaskGroup) {
@@ -30,6 +35,7 @@ async fn schedule(world: &World, key: &ObjectKey) -> Result<(), Problem> {
     let mut load: BTreeMap<&str, usize> = BTreeMap::new();
     pods.iter().filter_map(|pod| node_of(pod)).for_each(|node| *load.entry(node).or_default() += 1);
     let fitting = nodes.iter().filter(|node| fits(node, &pod)).map(|node| node.name_any());
+    let fitting = fitting.filter(|node| has_room(world, node, &pod, &pods));
     let Some(node) =
         fitting.min_by_key(|name| (load.get(name.as_str()).copied().unwrap_or_default(), name.clone()))
     else {
@@ -87,6 +93,18 @@ fn fits(node: &Node, pod: &Pod) -> bool {
     is_ready
         && selector.iter().all(|(key, value)| node.labels().get(key) == Some(value))
         && taints.filter(|taint| taint.effect != "PreferNoSchedule").all(|taint| tolerates(pod, taint))
+}
+
+/// Whether the node takes the volumes of the pod beside those of its own pods. All volumes are of this driver.
+fn has_room(world: &World, node: &str, pod: &Pod, pods: &[Arc<Pod>]) -> bool {
+    let most = world.csi_nodes.get(&ObjectKey::new("", node)).and_then(|known| {
+        let driver = known.spec.drivers.iter().find(|driver| driver.name == CSI_DRIVER)?;
+        usize::try_from(driver.allocatable.as_ref()?.count?).ok()
+    });
+    let there = pods.iter().filter(|other| node_of(other) == Some(node) && !is_over(other));
+    let claims: BTreeSet<_> =
+        there.flat_map(|other| used(other)).chain(used(pod)).map(|used| used.claim).collect();
+    most.is_none_or(|most| claims.len() <= most)
 }
 
 pub(crate) fn tolerates(pod: &Pod, taint: &Taint) -> bool {

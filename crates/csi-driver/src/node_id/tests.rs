@@ -7,7 +7,8 @@ const OWN: &str = "52:54:00:00:00:01";
 const OTHER: &str = "52:54:00:00:00:02";
 
 fn machine(name: &str, addresses: &[&str]) -> Machine {
-    Machine { name: name.to_owned(), addresses: addresses.iter().map(|one| (*one).to_owned()).collect() }
+    let addresses = addresses.iter().map(|one| (*one).to_owned()).collect();
+    Machine { name: name.to_owned(), addresses, own_volumes: 0 }
 }
 
 fn away<T>() -> Asked<T> {
@@ -176,4 +177,45 @@ fn no_guest_agent_gives_its_machine_the_address_of_another(
     let instance = json!({"metadata": {"name": "vm-1"}, "spec": spec, "status": {"interfaces": shown}});
     let instance: VirtualMachineInstance = serde_json::from_value(instance).unwrap();
     assert_eq!(Machine::from(&instance), machine("vm-1", expected));
+}
+
+// docs/contract/csi-driver.md#limits
+#[rstest]
+#[case::none(json!({}), 0)]
+#[case::with_plugged_ones(
+    json!({"volumes": [{"name": "root", "persistentVolumeClaim": {"claimName": "root"}}, {"name": "init", "cloudInitNoCloud": {}},
+        {"name": "data", "dataVolume": {"name": "data", "hotpluggable": false}},
+        {"name": "pvc-1", "persistentVolumeClaim": {"claimName": "pvc-1", "hotpluggable": true}},
+        {"name": "plugged", "dataVolume": {"name": "plugged", "hotpluggable": true}}]}),
+    3
+)]
+#[case::an_empty_drive(
+    json!({"volumes": [{"name": "root", "containerDisk": {}}],
+        "domain": {"devices": {"disks": [{"name": "root"}, {"name": "cd"}]}}}),
+    2
+)]
+#[case::strange_types(json!({"volumes": [7, {"name": 7}], "domain": {"devices": {"disks": "no"}}}), 2)]
+fn volumes_that_were_plugged_in_are_none_of_the_machines_own(#[case] spec: Value, #[case] expected: usize) {
+    let instance = json!({"metadata": {"name": "vm-1"}, "spec": spec});
+    let instance: VirtualMachineInstance = serde_json::from_value(instance).unwrap();
+    assert_eq!(Machine::from(&instance).own_volumes, expected);
+}
+
+// docs/contract/csi-driver.md#limits
+#[rstest]
+#[case::same_name(Ok(Some(Machine { own_volumes: 3, ..machine("node-a", &[OWN]) })), None, Some(253))]
+#[case::another_name(
+    Ok(Some(Machine { own_volumes: 9, ..machine("node-a", &[OTHER]) })),
+    Some(Ok(vec![machine("vm-9", &[OTHER]), Machine { own_volumes: 2, ..machine("vm-1", &[OWN]) }])),
+    Some(254)
+)]
+#[case::full_of_its_own(Ok(Some(Machine { own_volumes: 256, ..machine("node-a", &[OWN]) })), None, Some(1))]
+#[case::none_has_our_address(Ok(Some(Machine { own_volumes: 9, ..machine("node-a", &[OTHER]) })), Some(Ok(vec![])), None)]
+#[case::host_away(away(), Some(away()), None)]
+fn the_machines_own_volumes_take_the_room_of_others(
+    #[case] same_name: Asked<Option<Machine>>,
+    #[case] all: Option<Asked<Vec<Machine>>>,
+    #[case] expected: Option<u32>,
+) {
+    assert_eq!(room(&seen(same_name, all, Ok(None))), expected);
 }

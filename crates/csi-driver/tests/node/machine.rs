@@ -19,6 +19,7 @@ use csi_driver::csi::{
 };
 use csi_driver::node::mounts::{self, Mount};
 use csi_driver::node::{NodeService, Settings};
+use csi_driver::node_id::Told;
 use tokio::sync::watch;
 use tonic::{Request, Status};
 
@@ -186,7 +187,7 @@ impl Machine {
         };
         fs::create_dir(&settings.kubelet_root).unwrap();
         fs::create_dir(&settings.sysfs).unwrap();
-        let (_, node_id) = watch::channel(Some("web-1".to_owned()));
+        let (_, node_id) = watch::channel(Some(Told::named("web-1")));
         Self { folder, service: NodeService::new(settings.clone(), node_id), settings }
     }
 

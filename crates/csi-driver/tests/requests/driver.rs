@@ -8,6 +8,7 @@ use csi_driver::{
     host::Host,
     identity::DriverIdentity,
     node::{self, NodeService},
+    node_id::Told,
 };
 use harvester_api::VirtualMachine;
 use http_body_util::{BodyExt as _, Full};
@@ -59,7 +60,7 @@ impl Driver {
             max_volumes_per_node: 8,
         };
         std::fs::create_dir(&settings.kubelet_root).unwrap();
-        let node = NodeService::new(settings, watch::channel(Some(MACHINE.to_owned())).1);
+        let node = NodeService::new(settings, watch::channel(Some(Told::named(MACHINE))).1);
         let routes = Routes::new(IdentityServer::new(DriverIdentity::default()))
             .add_service(ControllerServer::new(controller))
             .add_service(NodeServer::new(node))

@@ -11,6 +11,7 @@ use controller_kit::ObjectKey;
 use csi_driver::{
     csi::node_server::NodeServer,
     node::{self, NodeService},
+    node_id::Told,
 };
 use harvester_api::VirtualMachine;
 use k8s_openapi::api::{
@@ -69,7 +70,7 @@ fn in_own_namespace(test: impl FnOnce()) {
 
 /// The node service in a VM of this name.
 fn service(folder: &Path, node: &str) -> Routes {
-    let (name, node_id) = watch::channel(Some(node.to_owned()));
+    let (name, node_id) = watch::channel(Some(Told::named(node)));
     // it has to be known for as long as the service lives
     std::mem::forget(name);
     let settings = node::Settings {

@@ -121,6 +121,37 @@ test_cluster::component_tests! {
         tasks.end().await;
     }
 
+    // docs/contract/csi-driver.md#limits
+    #[simulated_only("the scheduler is a stand-in: the server makes no difference")]
+    async fn a_pod_goes_to_no_node_that_has_as_many_volumes_as_its_driver_said(cluster: TestCluster) {
+        let (tasks, folder) = (TaskGroup::new(), tempfile::tempdir().unwrap());
+        let lab = Lab::start(&cluster, &tasks, Pace::default(), Clock::starting_at(cluster.start())).await;
+        for (node, most) in NODES.into_iter().zip([1, 0]) {
+            let plugin = lab.calls.plugin(NodeStub::new(node).taking(most).routes());
+            lab.sidecars.kubelet(node, plugin, &root(folder.path(), node), &tasks);
+        }
+        for name in ["a", "b", "c"] {
+            cluster.guest.apply(&claim(name, "1Gi", "")).await;
+            lab.bound(name).await;
+        }
+        // the second node has more pods, and the first one no room
+        let [first, second] = NODES;
+        for (name, claim, node, expected) in
+            [("one", "a", first, first), ("two", "b", second, second), ("three", "b", second, second), ("four", "c", "", second)]
+        {
+            cluster.guest.apply(&pod(name, claim, node)).await;
+            assert_eq!(lab.mounted(name).await.0, expected, "{name}");
+        }
+        // what is there already takes no more room
+        cluster.guest.apply(&pod("five", "a", "")).await;
+        assert_eq!(lab.mounted("five").await.0, first);
+        cluster.guest.apply(&pod("six", "c", first)).await;
+        cluster.settle().await;
+        let six = Api::<Pod>::namespaced(lab.guest.clone(), "default").get("six").await.unwrap();
+        assert_eq!(six.spec.unwrap().node_name, None);
+        tasks.end().await;
+    }
+
     #[simulated_only("the order is that of the stand-ins: the server makes no difference")]
     async fn a_snapshot_that_is_deleted_while_it_is_made_is_made_first_and_deleted_then(cluster: TestCluster) {
         let (tasks, clock) = (TaskGroup::new(), Clock::starting_at(cluster.start()));

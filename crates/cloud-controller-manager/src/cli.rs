@@ -189,12 +189,16 @@ fn settings(options: Options, namespace: String) -> Settings {
     }
 }
 
+/// Whether all flags are to be listed. Other flags may be wrong.
+fn is_full_help(args: &[String]) -> bool {
+    let mut given = args.iter().map(String::as_str);
+    given.any(|arg| matches!(arg, "--show-full-help-on-error" | "--show-full-help-on-error=true"))
+}
+
 /// The last lines of a log are what people see first.
 fn banner(fatal: &Fatal, args: &[String]) {
     let line = "=".repeat(80);
-    let full_help = args
-        .iter()
-        .any(|arg| matches!(arg.as_str(), "--show-full-help-on-error" | "--show-full-help-on-error=true"));
+    let full_help = is_full_help(args);
     if full_help {
         tracing::error!("{}", FLAGS.help());
     }
@@ -222,6 +226,13 @@ fn banner(fatal: &Fatal, args: &[String]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_flags_are_listed_for_who_asks_for_them_alone() {
+        let asked = |flag: &str| is_full_help(&["--no-such-flag".to_owned(), flag.to_owned()]);
+        assert!(asked("--show-full-help-on-error") && asked("--show-full-help-on-error=true"));
+        assert!(!asked("--show-full-help-on-error=false") && !asked("--v=4"));
+    }
 
     #[test]
     fn wrong_flags_end_the_program_with_one() {

@@ -186,7 +186,7 @@ impl Options {
     }
 }
 
-const SERVICE: &[&str] = &["service-lb-controller", "service", "loadbalancer"];
+const SERVICE: &[&str] = &["service-lb-controller", "service", "service-lb", "loadbalancer"];
 const NODE: &[&str] = &["cloud-node-controller", "cloud-node"];
 const LIFECYCLE: &[&str] = &["cloud-node-lifecycle-controller", "cloud-node-lifecycle"];
 const ROUTE: &[&str] = &["node-route-controller", "route"];
@@ -441,6 +441,32 @@ mod tests {
         assert!(options.ignores_annotations);
     }
 
+    // docs/contract/user-docs.md#17o
+    #[test]
+    fn each_flag_that_the_published_documents_name_does_what_they_say() {
+        let options = options(&[
+            "--controllers=cloud-node-controller,cloud-node-lifecycle-controller,node-route-controller",
+            "--v=4",
+            "--cluster-name=demo",
+            "--cloud-config=/etc/kubernetes/cloud-config",
+            "--disable-vmi-controller",
+            "--show-full-help-on-error",
+            "--management-network=default/vlan-100",
+            "--node-ip-cidr=192.168.100.0/25",
+            "--node-exclude-ip-ranges=192.168.100.128/25",
+            "--disable-annotation-alpha-provided-ip-addr=true",
+        ])
+        .unwrap();
+        assert_eq!(options.nodes, Duties { initialise: true, follow_topology: false });
+        assert_eq!((options.services, options.node_lifecycle), (false, true));
+        assert_eq!(options.cluster.name(), "demo");
+        assert_eq!(options.cloud_config.given, Some("/etc/kubernetes/cloud-config".into()));
+        assert_eq!(options.management_network.as_deref(), Some("default/vlan-100"));
+        assert_eq!((options.node_prefixes.len(), options.node_excluded.len()), (1, 1));
+        assert!(options.ignores_annotations);
+        assert_eq!(options.config()["show-full-help-on-error"], "true");
+    }
+
     #[test]
     fn blanks_and_host_bits_are_taken() {
         let options =
@@ -455,6 +481,7 @@ mod tests {
     #[case(&["*", "-service"], false)]
     #[case(&["*", "-loadbalancer"], false)]
     #[case(&["-service-lb-controller", "*"], false)]
+    #[case(&["*", "-service-lb"], false)]
     #[case(&["cloud-node"], false)]
     #[case(&["loadbalancer"], true)]
     fn every_name_of_the_service_controller_is_known(#[case] list: &[&str], #[case] expected: bool) {

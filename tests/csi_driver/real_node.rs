@@ -182,7 +182,7 @@ async fn two_machines_share_the_files_of_an_export() {
     const VOLUME: &str = "pvc-shared";
     let bed = Bed::new().await;
     let server = Ipv4Addr::new(10, 0, 2, 102);
-    let export = Export::start(VOLUME);
+    let mut export = Export::start(VOLUME);
     let forward = [export.forward(server)];
     let (first, first_driver, _) = bed.node_with(1, &forward).await;
     let (second, second_driver, _) = bed.node_with(2, &forward).await;
@@ -198,6 +198,8 @@ async fn two_machines_share_the_files_of_an_export() {
     first.run(&format!("echo from the first >{file}; sync"));
     assert_eq!(fs::read_to_string(export.data().join("file")).unwrap(), "from the first\n");
     second.run(&format!("grep -x 'from the first' {file}; echo from the second >>{file}; sync"));
+    // a server that ends and comes back is a stall
+    export.restart();
     // what was written before its machine ends stays
     second.kill();
     first_driver.unmount(VOLUME).await;

@@ -19,7 +19,9 @@ const READY: &str = "NFS SERVER INITIALIZED";
 pub(crate) struct Export {
     folder: TempDir,
     port: u16,
-    _server: Running,
+    program: PathBuf,
+    libraries: Vec<String>,
+    server: Option<Running>,
 }
 
 impl Export {
@@ -50,17 +52,15 @@ impl Export {
             data = data.display(),
             state = state.display(),
         );
-        let file = |name: &str| folder.path().join(name);
-        fs::write(file("settings"), settings).unwrap();
-        let mut command = Command::new(program.join("usr/bin/ganesha.nfsd"));
-        command.env("LD_LIBRARY_PATH", libraries.join(":")).arg("-F").arg("-f").arg(file("settings"));
-        command.arg("-L").arg(file("log")).arg("-p").arg(file("pid"));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        let server = Running(command.spawn().unwrap());
-        until("the NFS server takes calls", || {
-            fs::read_to_string(file("log")).is_ok_and(|log| log.contains(READY))
-        });
-        Self { folder, port, _server: server }
+        fs::write(folder.path().join("settings"), settings).unwrap();
+        let server = Some(serve(&program, &libraries, folder.path()));
+        Self { folder, port, program, libraries, server }
+    }
+
+    /// Kills the server, and starts another one in its place.
+    pub(crate) fn restart(&mut self) {
+        drop(self.server.take());
+        self.server = Some(serve(&self.program, &self.libraries, self.folder.path()));
     }
 
     /// What is in the export.
@@ -72,6 +72,22 @@ impl Export {
     pub(crate) fn forward(&self, address: Ipv4Addr) -> Forward {
         Forward { at: (address, 2049), to: self.port }
     }
+}
+
+/// Starts a server with the settings of this folder.
+fn serve(program: &Path, libraries: &[String], folder: &Path) -> Running {
+    let file = |name: &str| folder.join(name);
+    // what a former one said
+    fs::remove_file(file("log")).ok();
+    let mut command = Command::new(program.join("usr/bin/ganesha.nfsd"));
+    command.env("LD_LIBRARY_PATH", libraries.join(":")).arg("-F").arg("-f").arg(file("settings"));
+    command.arg("-L").arg(file("log")).arg("-p").arg(file("pid"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let server = Running(command.spawn().unwrap());
+    until("the NFS server takes calls", || {
+        fs::read_to_string(file("log")).is_ok_and(|log| log.contains(READY))
+    });
+    server
 }
 
 /// The folder that the server is unpacked in.

@@ -73,7 +73,8 @@ pub(crate) fn stage(shown: &Shown, disk: &Disk, wanted: &Wanted) -> Result<Vec<S
     let name = &disk.name;
     let mut steps = Vec::new();
     // A map keeps its number while its disk is away, perhaps in another machine that writes to it, and what the kernel
-    // holds of the file system is older then. Only a kubelet that has restarted asks for what is mounted already.
+    // holds of the file system is older then. Kubelet asks for what is mounted already after a restart, and where it had no
+    // answer: then it costs a moment.
     let shown = match shown {
         Shown::Volume(_) if disk.is_map && !disk.is_mounted => &Shown::Gone,
         shown => shown,

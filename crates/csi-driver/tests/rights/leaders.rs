@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    slice,
     sync::Arc,
     time::Duration,
 };
@@ -22,10 +23,11 @@ use csi_driver::{
 };
 use harvester_api::{annotations, labels};
 use k8s_openapi::api::{
+    coordination::v1::Lease,
     core::v1::{Event, Node, PersistentVolumeClaim},
     storage::v1::VolumeAttachment,
 };
-use program::{Clock, TaskGroup, pod::OwnPod};
+use program::{Clock, TaskGroup, capabilities::denied, pod::OwnPod};
 use serde_json::json;
 use test_cluster::{
     Rights, Side, TestCluster, User,
@@ -233,6 +235,16 @@ async fn told(cluster: &TestCluster, pod: &str) -> Vec<String> {
     ours.filter_map(|event| event.message).collect()
 }
 
+async fn soon(mut is_so: impl AsyncFnMut() -> bool) {
+    for _ in 0..300 {
+        if is_so().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    panic!("not in a minute");
+}
+
 /// What is wrong when the role lacks one grant and then has it.
 async fn wrong(
     cluster: &TestCluster,
@@ -293,6 +305,25 @@ test_cluster::component_tests! {
             all_wrong.extend(wrong(&cluster, &all, n, refused).await);
         }
         assert!(all_wrong.is_empty(), "{}", all_wrong.join("\n"));
+    }
+
+    // docs/contract/csi-driver.md#rights
+    #[each_role]
+    async fn a_right_that_a_leader_asks_about_is_told_before_anything_is_refused(cluster: TestCluster) {
+        let all = of(&cluster, Side::Guest, &[Role::Guest.name()]);
+        let refused = all.iter().find(|granted| granted.key() == ("create", "leases")).unwrap();
+        all_but(&cluster, Side::Guest, &all, Some(refused)).await;
+        // a real API server hears of a changed role a moment later
+        let (client, right) = (cluster.guest.client(User::CsiDriver), rows(refused)[0].right(""));
+        soon(async || !denied(&client, "kube-system", slice::from_ref(&right)).await.is_empty()).await;
+        let tasks = start(&cluster, "csi-0");
+        soon(async || !told(&cluster, "csi-0").await.is_empty()).await;
+        let told = told(&cluster, "csi-0").await;
+        assert!(matches!(&*told, [only] if only.contains(&rows(refused)[0].next_step())), "{told:?}");
+        for name in [HEALING, NODE_MONITOR] {
+            assert_eq!(cluster.guest.get::<Lease>(&format!("kube-system/{name}")).await, None);
+        }
+        tasks.end().await;
     }
 
     // docs/contract/csi-driver.md#rights

@@ -8,6 +8,7 @@ mod calls;
 mod export;
 mod machine;
 mod qmp;
+mod whole_way;
 
 use std::{fs, net::Ipv4Addr};
 

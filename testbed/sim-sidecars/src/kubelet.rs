@@ -13,7 +13,6 @@ mod registration;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
 };
@@ -42,7 +41,8 @@ use crate::{
 };
 use paths::{Places, text};
 
-pub use paths::{publish_path, staging_path};
+pub(crate) use paths::OwnFiles;
+pub use paths::{Files, publish_path, staging_path};
 pub use sim_harvester::guest::MOUNTED;
 
 /// What is on the node of one volume.
@@ -62,6 +62,7 @@ struct Kubelet {
     node: String,
     plugin: Plugin,
     root: PathBuf,
+    files: Arc<dyn Files>,
     held: Mutex<BTreeMap<String, Held>>,
 }
 
@@ -71,9 +72,17 @@ struct User {
     read_only: bool,
 }
 
-pub(crate) fn start(world: &Arc<World>, node: &str, plugin: Plugin, root: &Path, tasks: &TaskGroup) {
+pub(crate) fn start(
+    world: &Arc<World>,
+    node: &str,
+    plugin: Plugin,
+    root: &Path,
+    files: Arc<dyn Files>,
+    tasks: &TaskGroup,
+) {
     let (node, root) = (node.to_owned(), root.to_owned());
-    let kubelet = Arc::new(Kubelet { world: world.clone(), node, plugin, root, held: Mutex::default() });
+    let kubelet = Kubelet { world: world.clone(), node, plugin, root, files, held: Mutex::default() };
+    let kubelet = Arc::new(kubelet);
     registration::start(&kubelet, tasks);
     let queue = Queue::<String>::new();
     let (add, seen) = (queue.clone(), kubelet.clone());
@@ -150,7 +159,7 @@ impl Kubelet {
             let mut driver = self.plugin.node();
             within(call, request, |request| async move { driver.node_unpublish_volume(request).await })
                 .await?;
-            held.places.clear_target(pod)?;
+            held.places.clear_target(&*self.files, pod)?;
             if let Some(held) = self.held().get_mut(name) {
                 held.begun.remove(pod);
                 held.published.remove(pod);
@@ -165,7 +174,7 @@ impl Kubelet {
         };
         let mut driver = self.plugin.node();
         within(call, request, |request| async move { driver.node_unstage_volume(request).await }).await?;
-        held.places.clear_staging()?;
+        held.places.clear_staging(&*self.files)?;
         self.held().remove(name);
         self.report().await
     }
@@ -231,7 +240,7 @@ impl Kubelet {
         held: &Held,
         attachment: &VolumeAttachment,
     ) -> Result<(), Problem> {
-        held.places.make_staging()?;
+        held.places.make_staging(&*self.files)?;
         let request = NodeStageVolumeRequest {
             volume_id: held.places.handle.clone(),
             publish_context: context(attachment),
@@ -255,9 +264,7 @@ impl Kubelet {
     ) -> Result<(), Problem> {
         let (pod, uid) = (&user.pod, user.pod.uid().unwrap_or_default());
         let target = held.places.target(&uid);
-        if let Some(parent) = target.parent() {
-            fs::create_dir_all(parent)?;
-        }
+        held.places.make_target(&*self.files, &uid)?;
         let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.clone());
         let of_pod = [
             ("pod.name", pod.name_any()),

@@ -40,7 +40,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use kube::Client;
 use program::{Clock, TaskGroup};
 
-pub use kubelet::{MOUNTED, publish_path, staging_path};
+pub use kubelet::{Files, MOUNTED, publish_path, staging_path};
 pub use node_stub::NodeStub;
 pub use plugin::Plugin;
 use world::World;
@@ -124,6 +124,18 @@ impl Sidecars {
     /// Starts the kubelet of a Node, as far as volumes go: it calls `plugin` and mounts below `root`. It ends with `tasks`,
     /// as one does whose machine is switched off: what is mounted stays.
     pub fn kubelet(&self, node: &str, plugin: Plugin, root: &Path, tasks: &TaskGroup) {
-        kubelet::start(&self.0, node, plugin, root, tasks);
+        self.kubelet_elsewhere(node, plugin, root, Arc::new(kubelet::OwnFiles), tasks);
+    }
+
+    /// The same where `root` is not on this computer, and its files are reached by `files`.
+    pub fn kubelet_elsewhere(
+        &self,
+        node: &str,
+        plugin: Plugin,
+        root: &Path,
+        files: Arc<dyn Files>,
+        tasks: &TaskGroup,
+    ) {
+        kubelet::start(&self.0, node, plugin, root, files, tasks);
     }
 }

@@ -45,13 +45,20 @@ pub(crate) struct Equipment {
     pub(crate) forwards: Vec<Forward>,
 }
 
+/// The way to run scripts in a machine.
+#[derive(Clone)]
+pub(crate) struct Shell {
+    vm: ObjectKey,
+    port: u16,
+}
+
 /// A machine that runs.
 pub(crate) struct Machine {
     vm: ObjectKey,
     monitors: Monitors,
     folder: TempDir,
     driver: u16,
-    shell: u16,
+    shell: Shell,
     process: Running,
 }
 
@@ -61,6 +68,24 @@ impl Drop for Machine {
         if std::thread::panicking() {
             eprintln!("{} said:\n{}", self.vm, self.said());
         }
+    }
+}
+
+impl Shell {
+    /// Runs a script in the machine and answers what it prints.
+    pub(crate) fn run(&self, script: &str) -> String {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).unwrap();
+        write!(stream, "(set -e\n{script}\n)\necho \"{DONE}$?\"\nexit\n").unwrap();
+        let (mut said, mut line) = (String::new(), String::new());
+        let mut lines = BufReader::new(stream);
+        // the stream ends only with what the script left running
+        while !line.starts_with(DONE) {
+            said += &line;
+            line.clear();
+            assert!(lines.read_line(&mut line).unwrap() > 0, "{} ended: {said}", self.vm);
+        }
+        assert_eq!(line.strip_prefix(DONE), Some("0\n"), "{script}\nin {}: {said}", self.vm);
+        said
     }
 }
 
@@ -78,7 +103,8 @@ impl Machine {
         until("the machine is up", || said().contains(UP));
         let mut monitor = Monitor::connect(&socket).unwrap();
         let ports = monitor.run("human-monitor-command", &json!({"command-line": "info usernet"})).unwrap();
-        let [driver, shell] = PORTS.map(|port| forwarded(ports.as_str().unwrap(), port));
+        let [driver, port] = PORTS.map(|port| forwarded(ports.as_str().unwrap(), port));
+        let shell = Shell { vm: vm.clone(), port };
         monitors.insert(vm, monitor);
         Self { vm: vm.clone(), monitors: monitors.clone(), folder, driver, shell, process }
     }
@@ -90,18 +116,11 @@ impl Machine {
 
     /// Runs a script in the machine and answers what it prints.
     pub(crate) fn run(&self, script: &str) -> String {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.shell)).unwrap();
-        write!(stream, "(set -e\n{script}\n)\necho \"{DONE}$?\"\nexit\n").unwrap();
-        let (mut said, mut line) = (String::new(), String::new());
-        let mut lines = BufReader::new(stream);
-        // the stream ends only with what the script left running
-        while !line.starts_with(DONE) {
-            said += &line;
-            line.clear();
-            assert!(lines.read_line(&mut line).unwrap() > 0, "{} ended: {said}", self.vm);
-        }
-        assert_eq!(line.strip_prefix(DONE), Some("0\n"), "{script}\nin {}: {said}", self.vm);
-        said
+        self.shell.run(script)
+    }
+
+    pub(crate) fn shell(&self) -> Shell {
+        self.shell.clone()
     }
 
     /// What its console shows, the driver's log included.

@@ -336,7 +336,9 @@ impl VmController {
             }
             Item::Quota(key) => self.count(&key).await,
             Item::Migration(key) => {
-                let Some(migration) = self.migrations.get(&key) else { return Ok(()) };
+                let Some(migration) = self.migrations.get(&key) else {
+                    return self.abort(&key.namespace).await;
+                };
                 let of = ObjectKey::new(&key.namespace, &migration.spec.vmi_name);
                 let instance = self.instances.get(&of);
                 let open =
@@ -367,6 +369,18 @@ impl VmController {
                 }
             }
         }
+    }
+
+    /// Ends migrations of this namespace that are there no more.
+    async fn abort(&self, namespace: &str) -> Result<(), Error> {
+        let known: Vec<_> = self.migrations.list().iter().filter_map(|migration| migration.uid()).collect();
+        for instance in self.instances.list().iter().filter(|it| it.namespace().as_deref() == Some(namespace))
+        {
+            if let Some(patch) = migration::abort(instance, &known, &self.clock.now_text()) {
+                self.act(&ObjectKey::of(&**instance), Step::PatchInstance(patch)).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Disks that come and go, when nothing else is to be done for the VM.

@@ -77,6 +77,16 @@ pub(super) fn ended(migration: &Migration) -> bool {
     migration.metadata.deletion_timestamp.is_some() || matches!(phase, "Succeeded" | "Failed")
 }
 
+/// The end of a migration that somebody deleted while it was under way, as KubeVirt writes it into the instance. `known` are
+/// the UIDs of all migrations.
+pub(super) fn abort(instance: &Instance, known: &[String], now: &str) -> Option<Value> {
+    let state = instance.status.as_ref()?.migration_state.as_ref()?;
+    let mover = state.rest.get("migrationUid")?.as_str()?;
+    (!state.completed && known.iter().all(|uid| uid != mover)).then(
+        || json!({"status": {"migrationState": {"completed": true, "failed": true, "endTimestamp": now}}}),
+    )
+}
+
 /// The next write, if any. Its event brings us back for the one after it.
 pub(super) fn decide(seen: &Seen<'_>) -> Option<Step> {
     let Seen { migration, instance, hosts, vms_on, open, now } = *seen;
@@ -203,12 +213,16 @@ mod tests {
 
     #[test]
     fn one_that_is_stuck_goes_on_when_it_is_no_longer() {
-        let (mut migration, mut instance) = (migration("m1"), instance());
+        let says = |migration: &Migration, how: &str| -> Migration {
+            let mut json = migration.json();
+            json["metadata"]["annotations"] = json!({MIGRATION: how});
+            RawObject::from_json(json).unwrap()
+        };
+        let (mut migration, mut instance) = (says(&migration("m1"), "stuck"), instance());
         let hosts = [host("host-1", "east"), host("host-2", "west")];
-        migration.metadata.annotations = Some([(MIGRATION.to_owned(), "stuck".to_owned())].into());
         let log = run(&mut migration, &mut instance, &hosts, &["m1".to_owned()]);
         assert_eq!(log, ["completed=false", "Running"]);
-        migration.metadata.annotations = None;
+        let mut migration = says(&migration, "ok");
         let log = run(&mut migration, &mut instance, &hosts, &["m1".to_owned()]);
         assert_eq!(log, ["completed=true", "Succeeded"]);
     }
@@ -232,6 +246,20 @@ mod tests {
         assert_eq!(run(&mut second, &mut instance, &hosts, &both), ["Pending"]);
         let log = run(&mut second, &mut instance, &hosts, &both[1..]);
         assert_eq!(log.last().map(String::as_str), Some("Succeeded"));
+    }
+
+    #[test]
+    fn a_migration_that_is_deleted_while_it_is_under_way_has_failed() {
+        let mut moving = instance().json();
+        moving["status"]["migrationState"] = json!({"migrationUid": "m0", "completed": false});
+        let moving: Instance = RawObject::from_json(moving).unwrap();
+        assert_eq!(abort(&moving, &["m0".to_owned()], NOW), None);
+        let ended = abort(&moving, &["m1".to_owned()], NOW).unwrap();
+        assert_eq!(ended["status"]["migrationState"]["failed"], true);
+        let mut json = moving.json();
+        json_patch::merge(&mut json, &ended);
+        assert_eq!(abort(&RawObject::from_json(json).unwrap(), &[], NOW), None);
+        assert_eq!(abort(&instance(), &[], NOW), None);
     }
 
     #[test]

@@ -70,7 +70,8 @@ impl HostAddresses {
             known: Mutex::default(),
             listeners: Mutex::default(),
         }));
-        tokio::join!(host.0.api_servers.ready(), host.0.services.ready(), host.0.capabilities.known());
+        tokio::join!(host.0.api_servers.ready(), host.0.services.ready());
+        // a right that nobody has answered for yet is tried
         host.watch_nodes(tasks, client).await;
 
         let look = || {

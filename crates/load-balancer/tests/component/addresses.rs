@@ -1,6 +1,9 @@
 //! An address for each load load_balancer, and what it says while there is none.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+};
 
 use harvester_api::{ConditionStatus, IPPool, LoadBalancer, condition, finalizers};
 use k8s_openapi::api::core::v1::Service;
@@ -310,6 +313,49 @@ test_cluster::component_tests! {
         let ready = ready_of(&cluster, "named").await;
         assert_eq!((ready.status, ready.reason.as_str()), (ConditionStatus::False, "RecordFull"));
         in_step(&cluster).await;
+    }
+
+    // docs/contract/addresses.md#3: beside them the server keeps whose each record is
+    async fn a_pool_takes_records_until_its_object_has_no_room_and_the_server_stores_all_of_them(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        cluster.harvester.apply(
+            "{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: IPPool, metadata: {name: edge},
+              spec: {ranges: [{subnet: 192.168.0.0/16}], selector: {scope: [{project: '*', namespace: team-a, guestCluster: '*'}]}}}",
+        ).await;
+        cluster.settle().await;
+        let mut bare = serde_json::to_value(cluster.harvester.get::<IPPool>("edge").await.unwrap()).unwrap();
+        bare["metadata"].as_object_mut().unwrap().remove("managedFields");
+        let mut size = bare.to_string().len();
+        // of other programs, which nobody releases
+        let mut records = BTreeMap::new();
+        for number in 512_u32.. {
+            let address = Ipv4Addr::from_bits(0xc0a8_0000 + number).to_string();
+            size += address.len() + 35 + r#""":"","#.len() + address.len() + r#""f:":{},"#.len();
+            // a few are left to us
+            if size > 1_200_000 - 250 {
+                break;
+            }
+            records.insert(address, format!("shop/{number:030}"));
+        }
+        let before = records.len();
+        assert!((14_500..=16_500).contains(&before), "{before}");
+        cluster.harvester.patch::<IPPool>("edge", json!({"status": {"allocated": records}})).await;
+        cluster.settle().await;
+        let names: Vec<_> = (0..8).map(|number| format!("lb-{number}")).collect();
+        futures::future::join_all(names.iter().map(|name| load_balancer(&cluster, name, ""))).await;
+        // a busy server takes a while to tell of an object of this size
+        cluster.settle().await;
+        cluster.settle().await;
+        let mut given = 0;
+        for name in &names {
+            if address_of(&cluster, name).await.is_empty() {
+                assert_eq!(ready_of(&cluster, name).await.reason, "RecordFull");
+            } else {
+                given += 1;
+            }
+        }
+        assert!((1..=6).contains(&given), "{given}");
+        assert_eq!(record_of(&cluster, "edge").await.allocated.len(), before + given);
     }
 
     async fn a_pool_with_faults_names_them_all_and_hinders_nobody(cluster: TestCluster) {

@@ -121,24 +121,24 @@ const MIGRATION: [Rule; 1] = [Rule {
 
 /// Pages with indented lines that other tests read, and which.
 const READ_ELSEWHERE: [(&str, &str); 3] = [
-    ("credentials.md", "tests/scripts/typed.rs"),
-    ("tools.md", "tests/scripts/typed.rs"),
-    ("explain.md", "crates/diagnosis/tests/component.rs"),
+    ("docs/credentials.md", "tests/scripts/typed.rs"),
+    ("docs/tools.md", "tests/scripts/typed.rs"),
+    ("docs/explain.md", "crates/diagnosis/tests/component.rs"),
 ];
 
 /// In the order in which they are typed: one finds what another one made.
 const PAGES: [(&str, &[Rule]); 10] = [
-    ("doctor.md", &DOCTOR),
-    ("troubleshooting.md", &[]),
-    ("reference/events.md", &[]),
-    ("sandbox.md", &SANDBOX),
-    ("dashboard.md", &DASHBOARD),
-    ("storage.md", &STORAGE),
-    ("node-driver.md", &NODE_DRIVER),
-    ("pools.md", &[]),
-    ("migration.md", &MIGRATION),
+    ("docs/doctor.md", &DOCTOR),
+    ("docs/troubleshooting.md", &[]),
+    ("docs/reference/events.md", &[]),
+    ("docs/sandbox.md", &SANDBOX),
+    ("docs/dashboard.md", &DASHBOARD),
+    ("docs/storage.md", &STORAGE),
+    ("docs/node-driver.md", &NODE_DRIVER),
+    ("docs/pools.md", &[]),
+    ("docs/migration.md", &MIGRATION),
     // it takes the webhook away in the end
-    ("install.md", &INSTALL),
+    ("docs/install.md", &INSTALL),
 ];
 
 /// So often is asked whether the volume is attached.
@@ -201,8 +201,8 @@ impl Newcomer {
         }
         let of_harvester =
             ["kubectl -n harvester-system ", "kubectl delete validating", "kubectl patch crd "];
-        if page == "pools.md"
-            || page == "node-driver.md"
+        if page == "docs/pools.md"
+            || page == "docs/node-driver.md"
             || of_harvester.iter().any(|begins| line.starts_with(begins))
         {
             line = format!("export KUBECONFIG=harvester.kubeconfig; {line}");
@@ -236,21 +236,21 @@ fn the_pages_are_typed_from_top_to_bottom() {
         let told = newcomer.reads(page, rules);
         // it is as the page says then
         match page {
-            "doctor.md" => {
+            "docs/doctor.md" => {
                 let of = |told: &str| {
                     told.lines().find(|line| line.starts_with("rancher-credential")).map(str::to_owned)
                 };
                 assert!(of(&told[0]).unwrap().contains("give it by --rancher-credential"), "{}", told[0]);
                 assert!(of(&told[2]).unwrap().contains("does not say when it ends"), "{}", told[2]);
             }
-            "install.md" => {
+            "docs/install.md" => {
                 let config = written("node/var/lib/rancher/rke2/etc/config-files/cloud-provider-config");
                 assert_eq!(config, written("cloud-config"));
                 assert_eq!(written("node/etc/rancher/rke2/config.yaml"), "cloud-provider-name: harvester\n");
                 let blocks = told.iter().filter(|told| told.contains("addons: |-"));
                 assert_eq!(blocks.count(), 2, "{told:#?}");
             }
-            "migration.md" => {
+            "docs/migration.md" => {
                 assert!(written("before.txt").contains("LoadBalancer"), "{}", written("before.txt"));
                 assert!(written("before.yaml").contains("kind: IPPool"), "{}", written("before.yaml"));
                 let question = "auth can-i create loadbalancers.loadbalancer.harvesterhci.io";
@@ -274,8 +274,8 @@ fn the_pages_are_typed_from_top_to_bottom() {
 #[test]
 fn every_page_with_commands_is_typed() {
     let mut with_commands = Vec::new();
-    for folder in ["", "reference/"] {
-        for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(folder)).unwrap() {
+    for folder in ["docs/", "docs/reference/"] {
+        for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap() {
             let name = format!("{folder}{}", entry.unwrap().file_name().into_string().unwrap());
             if name.ends_with(".md") && !indented(&text(&name)).is_empty() {
                 with_commands.push(name);
@@ -295,7 +295,7 @@ fn every_page_with_commands_is_typed() {
 
 /// The commands within the text of a section of docs/storage.md.
 fn of_a_volume_that_hangs() -> Vec<String> {
-    let page = text("storage.md");
+    let page = text("docs/storage.md");
     let (_, section) = page.split_once("\n## A volume hangs: where to look\n").expect("it has the section");
     let section = section.split("\n## ").next().unwrap().replace('\n', " ");
     let code = section.split('`').skip(1).step_by(2);

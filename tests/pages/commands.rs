@@ -25,7 +25,7 @@ pub(crate) struct Step {
 
 /// The text of a page.
 pub(crate) fn text(page: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(page)).unwrap()
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(page)).unwrap()
 }
 
 /// The indented lines of a page, those that go on as one.

@@ -127,7 +127,7 @@ async fn the_page_of_credentials_is_typed_from_top_to_bottom() {
         let is_asked = line.contains("generate_addon_csi.sh") || line.contains("--for csi");
         if is_asked { line.replace(" demo vms", &address) } else { line.to_owned() }
     };
-    newcomer.reads("credentials.md", &CREDENTIALS, here).await;
+    newcomer.reads("docs/credentials.md", &CREDENTIALS, here).await;
     // it is as the page says then
     let (found, _) = newcomer.harvester.kubectl("get secret demo-token -n vms").await;
     assert!(!found, "it was retired");
@@ -147,7 +147,7 @@ async fn the_page_of_tools_is_typed_from_top_to_bottom() {
     // no test writes into the machine
     let programs = newcomer.programs.display().to_string();
     let here = |line: &str| line.replace("sudo ", "").replace("/usr/local/bin", &programs);
-    newcomer.reads("tools.md", &TOOLS, here).await;
+    newcomer.reads("docs/tools.md", &TOOLS, here).await;
     let manifest = fs::read_to_string(newcomer.folder.path().join("harvester.yaml")).unwrap();
     assert!(manifest.contains("hcp-linux-amd64.tar.gz"), "{manifest}");
 }

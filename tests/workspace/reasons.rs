@@ -21,6 +21,7 @@ const NO_REASONS: &[&str] = &[
     "LoadBalancers",
     "NoSchedule",
     "RerunOnFailure",
+    "ServiceAccount",
     "SingleStack",
     "ToBeDeletedByClusterAutoscaler",
     "TokenRequest",

@@ -29,8 +29,9 @@ impl NodesSeen {
             .iter()
             .map(|node| (node.uid().unwrap_or_default(), provider_id(node).map(str::to_owned)))
             .collect();
-        let vms = cluster.harvester.list::<VirtualMachine>().await;
-        for (_, provider_id) in self.0.iter().filter(|(uid, _)| !now.contains_key(*uid)) {
+        let gone: Vec<_> = self.0.iter().filter(|(uid, _)| !now.contains_key(*uid)).collect();
+        let vms = if gone.is_empty() { vec![] } else { cluster.harvester.list::<VirtualMachine>().await };
+        for (_, provider_id) in gone {
             assert!(provider_id.is_some(), "a Node was removed that nobody had initialised");
             let vm = vms.iter().find(|vm| is_of(provider_id.as_deref(), vm));
             let vm = vm.filter(|vm| vm.metadata.deletion_timestamp.is_none()).map(ResourceExt::name_any);

@@ -1,5 +1,7 @@
 //! Load balancers with two addresses: docs/contract/addresses.md#9
 
+use std::time::Duration;
+
 use harvester_api::{ConditionStatus, IPPool, LoadBalancer, annotations};
 use k8s_openapi::{
     api::discovery::v1::EndpointSlice,
@@ -10,7 +12,7 @@ use serde_json::{Value, json};
 use test_cluster::{TestCluster, User};
 
 use super::{
-    fixtures::{Controller, controller, in_step, pool, ready_of, record_of, status_of, work},
+    fixtures::{Controller, controller, faults, in_step, pool, ready_of, record_of, status_of, work},
     lab::{A_WHILE, Lab},
 };
 
@@ -327,6 +329,40 @@ test_cluster::component_tests! {
         assert_eq!(holders(&cluster, "edge").await, record);
         assert_eq!(allocated(&cluster, "web").await, both());
         in_step(&cluster).await;
+    }
+
+    #[simulated_only("faults are the simulated server's")]
+    async fn a_crash_at_any_write_of_two_claims_leaves_both_or_none(cluster: TestCluster) {
+        pool(&cluster, "edge", 10, 40).await;
+        ipv6_pool(&cluster, "six").await;
+        for (index, rule) in [
+            "{verb: update, resource: ippools, name: edge, answer: drop, when: before}",
+            "{verb: update, resource: ippools, name: edge, answer: drop, when: after}",
+            "{verb: update, resource: ippools, name: six, answer: drop, when: before}",
+            "{verb: update, resource: ippools, name: six, answer: drop, when: after}",
+            "{verb: update, resource: loadbalancers, answer: drop, when: before}",
+            "{verb: update, resource: loadbalancers, answer: drop, when: after}",
+        ].into_iter().enumerate() {
+            let name = format!("web-{index}");
+            let running = controller(&cluster).await;
+            faults(&cluster, &format!("[{rule}]")).await;
+            asking(&cluster, &name, REQUIRE).await;
+            cluster.advance(Duration::from_secs(2)).await;
+            drop(running);
+            faults(&cluster, "[]").await;
+            let shown = allocated(&cluster, &name).await;
+            assert!(shown.is_null() || shown["ipv6IP"].is_string(), "{rule}: {shown}");
+            let running = Controller::start(&cluster, &format!("next-{index}"));
+            cluster.advance(Duration::from_secs(180)).await;
+            let shown = allocated(&cluster, &name).await;
+            for (pool, ip) in [("edge", &shown["ip"]), ("six", &shown["ipv6IP"])] {
+                let own = holders(&cluster, pool).await;
+                let own: Vec<_> = own.as_object().unwrap().iter().filter(|(_, holder)| **holder == format!("team-a/{name}")).map(|(ip, _)| ip.clone()).collect();
+                assert_eq!(json!(own), json!([ip]), "{rule}: pool {pool}");
+            }
+            in_step(&cluster).await;
+            running.stop().await;
+        }
     }
 
     async fn an_erased_second_record_comes_back_and_one_that_another_has_is_replaced(cluster: TestCluster) {

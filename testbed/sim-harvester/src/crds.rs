@@ -4,7 +4,7 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, Client, ResourceExt, api::PostParams};
 
-const FILES: [&str; 12] = [
+const FILES: [&str; 13] = [
     include_str!("../crds/kubevirt.io_virtualmachines.yaml"),
     include_str!("../crds/kubevirt.io_virtualmachineinstances.yaml"),
     include_str!("../crds/kubevirt.io_virtualmachineinstancemigrations.yaml"),
@@ -17,6 +17,7 @@ const FILES: [&str; 12] = [
     include_str!("../crds/harvesterhci.io_volumeremotebackups.yaml"),
     include_str!("../crds/harvesterhci.io_volumeremoterestores.yaml"),
     include_str!("../crds/harvesterhci.io_networkfilesystems.yaml"),
+    include_str!("../crds/longhorn.io_volumes.yaml"),
 ];
 
 /// All definitions, in a fixed order.
@@ -50,7 +51,7 @@ mod tests {
         let expected: Vec<_> =
             all().iter().map(|crd| format!("{}.{}", crd.spec.names.plural, crd.spec.group)).collect();
         assert_eq!(names, expected);
-        assert_eq!(names.len(), 12);
+        assert_eq!(names.len(), 13);
     }
 
     #[test]
@@ -60,7 +61,8 @@ mod tests {
             .filter(|crd| crd.spec.versions.iter().any(|version| version.subresources.is_some()))
             .map(|crd| crd.spec.names.kind.clone())
             .collect();
-        let of_volumes = ["VolumeSnapshot", "VolumeRemoteBackup", "VolumeRemoteRestore", "NetworkFilesystem"];
+        let of_volumes =
+            ["VolumeSnapshot", "VolumeRemoteBackup", "VolumeRemoteRestore", "NetworkFilesystem", "Volume"];
         let expected =
             ["VirtualMachine", "VirtualMachineInstanceMigration", "Setting"].iter().chain(&of_volumes);
         assert!(with.iter().eq(expected), "{with:?}");

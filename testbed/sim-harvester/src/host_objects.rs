@@ -1,5 +1,6 @@
-//! The objects that every Harvester has from its installation on: Settings about volumes, storage classes, classes of
-//! snapshots. They are not made unless somebody asks for them: a Setting decides what the simulation does.
+//! The objects that every Harvester has from its installation on: Longhorn's namespace, Settings about volumes, storage
+//! classes, classes of snapshots. They are not made unless somebody asks for them: a Setting decides what the simulation
+//! does.
 
 use kube::{
     Api, Client,
@@ -11,6 +12,9 @@ use crate::refused::unless_there;
 
 /// The storage class of claims that name none.
 pub const STORAGE_CLASS: &str = "harvester-longhorn";
+
+/// The namespace of Longhorn's objects.
+pub const LONGHORN_SYSTEM: &str = "longhorn-system";
 
 /// The class of snapshots that go to the backup target.
 pub(crate) const BACKUP_CLASS: &str = "longhorn";
@@ -25,6 +29,7 @@ pub fn all(version: &str) -> Vec<Value> {
         "driver": "driver.longhorn.io", "deletionPolicy": "Delete", "parameters": {"type": kind}})
     };
     vec![
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": LONGHORN_SYSTEM}}),
         setting("server-version", version, ""),
         setting("csi-driver-config", "", &snapshots.to_string()),
         setting("csi-online-expand-validation", "", r#"{"driver.longhorn.io":true}"#),

@@ -52,6 +52,9 @@ pub use harvester_version::HotPlug;
 pub use kube_vip::Release;
 pub use settings::Backend;
 pub use simulation::{Carrier, Options, SimHarvester};
-pub use storage::snapshot::{READY_AFTER, VolumeSnapshot};
+pub use storage::{
+    longhorn::Volume as LonghornVolume,
+    snapshot::{READY_AFTER, VolumeSnapshot},
+};
 pub use vm::VmState;
 pub use wire::{LowPorts, Stretch, WireMap, ipv6};

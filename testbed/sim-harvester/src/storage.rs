@@ -8,6 +8,7 @@
 
 pub(crate) mod controller;
 pub(crate) mod export;
+pub(crate) mod longhorn;
 mod remote;
 pub(crate) mod snapshot;
 

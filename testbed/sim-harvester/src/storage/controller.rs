@@ -14,7 +14,7 @@ use harvester_api::VirtualMachine;
 use program::{Clock, TaskGroup};
 
 use super::{
-    ClaimStep, Step, export, is_bound, of_claim, of_vm, remote,
+    ClaimStep, Step, export, is_bound, longhorn, of_claim, of_vm, remote,
     snapshot::{self, VolumeSnapshot},
 };
 use crate::{
@@ -56,6 +56,7 @@ pub(crate) fn start(
     events: &Recorder,
 ) {
     export::start(tasks, harvester, &vm_controller.claims);
+    longhorn::start(tasks, harvester, &vm_controller.claims);
     let storage = Storage {
         harvester: harvester.clone(),
         vm_controller: vm_controller.clone(),

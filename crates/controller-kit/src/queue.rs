@@ -30,13 +30,16 @@ const BACKOFF_MIN: Duration = Duration::from_millis(5);
 /// A longer wait would hide a recovery.
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
 
-/// The next step for an item whose work succeeded.
+/// The next step for an item whose work did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Nothing until somebody adds it again: everything that it waits for is watched.
     AwaitChange,
     /// Look again then, unless somebody adds it earlier.
     RequeueAfter(Duration),
+    /// The work goes on when the answer to a question of its own adds the item, or then: nothing has succeeded yet, so
+    /// failures before and after the answer are failures in a row.
+    AwaitAnswer(Option<Duration>),
 }
 
 /// The items that wait: first in, first out within one group, and the groups take turns.
@@ -251,10 +254,13 @@ impl<T: Clone + Eq + Hash + Display + Send + Sync + 'static> Queue<T> {
         self.0.metrics.reconciles.inc();
         let delay = match outcome {
             Ok(Ok(next)) => {
-                self.state().failures.remove(&item);
+                if !matches!(next, Action::AwaitAnswer(_)) {
+                    self.state().failures.remove(&item);
+                }
                 match next {
                     Action::AwaitChange => None,
                     Action::RequeueAfter(delay) => Some(delay),
+                    Action::AwaitAnswer(delay) => delay,
                 }
             }
             Ok(Err(error)) => {
@@ -366,7 +372,7 @@ pub fn backoff(failures: u32) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use std::{convert::Infallible, io};
+    use std::{convert::Infallible, io, sync::atomic::AtomicBool};
 
     use kube::core::Status;
     use serde_json::json;
@@ -413,6 +419,27 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(5 + 10 + 20 + 1)).await;
         assert_eq!(*seen.lock().unwrap(), [1, 2, 1, 1, 1]);
         assert_eq!(backoff(40), BACKOFF_MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_fails_after_each_answer_to_its_question_backs_off_by_doubling() {
+        let (queue, tasks, (seen, note)) = (Queue::<u32>::new(), TaskGroup::new(), log());
+        let answers = queue.clone();
+        let asks = AtomicBool::new(true);
+        queue.run(&tasks, 1, move |item| {
+            let is_question = asks.fetch_not(Ordering::Relaxed);
+            if is_question {
+                answers.add(item);
+            } else {
+                note(item);
+            }
+            async move {
+                if is_question { Ok(Action::AwaitAnswer(None)) } else { Err(io::Error::other("refused")) }
+            }
+        });
+        queue.add(1);
+        tokio::time::sleep(Duration::from_millis(5 + 10 + 20 + 1)).await;
+        assert_eq!(*seen.lock().unwrap(), [1; 4]);
     }
 
     #[tokio::test(start_paused = true)]

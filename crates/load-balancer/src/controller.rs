@@ -254,7 +254,7 @@ impl Controller {
             match self.act(seen, step, learned).await? {
                 Acted::Done => {}
                 Acted::Changed => return Ok(None),
-                Acted::Ordered => return Ok(Some(again.map_or(Action::AwaitChange, Action::RequeueAfter))),
+                Acted::Ordered => return Ok(Some(Action::AwaitAnswer(again))),
             }
         }
         if !steps.is_empty() {

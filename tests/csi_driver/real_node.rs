@@ -198,9 +198,9 @@ async fn two_machines_share_the_files_of_an_export() {
     assert_eq!(mounted, format!("{server}:/{VOLUME} nfs4\n"));
     first.run(&format!("echo from the first >{file}; sync"));
     assert_eq!(fs::read_to_string(export.data().join("file")).unwrap(), "from the first\n");
-    second.run(&format!("grep -x 'from the first' {file}; echo from the second >>{file}; sync"));
     // a server that ends and comes back is a stall
     export.restart();
+    second.run(&format!("grep -x 'from the first' {file}; echo from the second >>{file}; sync"));
     // what was written before its machine ends stays
     second.kill();
     first_driver.unmount(VOLUME).await;

@@ -239,7 +239,7 @@ impl Node for NodeService {
         _: Request<NodeGetInfoRequest>,
     ) -> Result<Response<NodeGetInfoResponse>, Status> {
         let mut machine = self.machine.clone();
-        let asked = machine.wait_for(|told| told.as_ref().is_none_or(|told| told.is_asked));
+        let asked = machine.wait_for(|told| told.as_ref().is_some_and(|told| told.is_asked));
         // whatever came of it, what is known counts
         drop(timeout(HOST_ANSWERS_WITHIN, asked).await);
         let Some(told) = self.machine.borrow().clone() else {

@@ -36,7 +36,7 @@ fn code<T>(answer: Result<T, Status>) -> Code {
     answer.err().map_or(Code::Ok, |status| status.code())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_node_has_no_name_until_the_host_has_answered_once() {
     let (known, node_id) = watch::channel(None);
     let settings = Settings { max_volumes_per_node: 8, ..Settings::default() };
@@ -58,6 +58,18 @@ async fn a_node_has_no_name_until_the_host_has_answered_once() {
         .collect();
     numbers.sort_unstable();
     assert_eq!(numbers, [1, 2, 3, 4, 5]);
+}
+
+// the registrar ends with a registration that failed, and comes back after the container's growing pauses
+#[tokio::test(start_paused = true)]
+async fn the_first_registration_of_a_node_waits_for_the_host_to_answer_once() {
+    let (known, machine) = watch::channel(None);
+    let service = NodeService::new(Settings::default(), machine);
+    let (answer, ()) = tokio::join!(service.node_get_info(Request::new(NodeGetInfoRequest {})), async {
+        tokio::task::yield_now().await;
+        known.send_replace(Some(Told { is_asked: true, ..Told::named("web-1") }));
+    });
+    assert_eq!(answer.unwrap().into_inner().node_id, "web-1");
 }
 
 // docs/contract/csi-driver.md#limits

@@ -95,6 +95,8 @@ fn a_reason_is_told_from_other_words() {
 /// The codes that a line of the CSI driver names, as gRPC writes them: `Code::NotFound` and `Status::not_found(` are both
 /// NOT_FOUND.
 fn codes(line: &str) -> impl Iterator<Item = String> {
+    // that of HTTP is another one
+    let line = &line.replace("StatusCode::", "");
     // the driver has a table of the names that the log has for all codes
     let is_name = line.contains("=> \"");
     let word = |rest: &str| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
@@ -128,6 +130,7 @@ fn every_code_that_the_csi_driver_answers_is_explained_and_no_other() {
 fn a_code_is_read_from_both_of_its_spellings() {
     let read = |line: &str| codes(line).collect::<Vec<_>>();
     assert_eq!(read("401 => Code::Unauthenticated,"), ["UNAUTHENTICATED"]);
+    assert_eq!(read("StatusCode::FORBIDDEN => refused,"), [""; 0]);
     assert_eq!(read("Err(Status::deadline_exceeded(text))"), ["DEADLINE_EXCEEDED"]);
     assert_eq!(read("Code::NotFound | Code::Aborted"), ["NOT_FOUND", "ABORTED"]);
     assert_eq!(read("Code::DataLoss => \"DataLoss\","), [""; 0]);

@@ -4,6 +4,7 @@
 use std::{
     env, fs,
     os::unix::fs::symlink,
+    panic::catch_unwind,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -42,7 +43,7 @@ const DASHBOARD: [Rule; 1] = [Rule {
 }];
 
 const NODE_DRIVER: [Rule; 8] = [
-    Rule { begins: "rancher-machine ", left_out: "main.rs types these", ..TYPED },
+    Rule { begins: "rancher-machine ", lines: 8, left_out: "main.rs types these", ..TYPED },
     Rule { begins: "export HARVESTER_KUBECONFIG_CONTENT=", left_out: "the same", ..TYPED },
     Rule { begins: "target/release/docker-machine-driver-harvester check ", left_out: "the same", ..TYPED },
     Rule {
@@ -56,19 +57,19 @@ const NODE_DRIVER: [Rule; 8] = [
     Rule { begins: "kubectl rollout status deployment rancher ", left_out: "the same", ..TYPED },
 ];
 
-const INSTALL: [Rule; 25] = [
+const INSTALL: [Rule; 26] = [
     Rule {
         begins: "cargo xtask image",
         left_out: "it builds for an hour, and pushes need a registry",
         ..TYPED
     },
-    Rule { begins: "skopeo copy ", left_out: "the same", ..TYPED },
+    Rule { begins: "skopeo copy ", lines: 2, left_out: "the same", ..TYPED },
     Rule { begins: "  skopeo copy ", left_out: "the same", ..TYPED },
     Rule { begins: "rustup ", left_out: "the way of docker, which is not here", ..TYPED },
     Rule { begins: "CC_x86_64_unknown_linux_musl=cc cargo build ", left_out: "the same", ..TYPED },
     Rule { begins: "for image in ", left_out: "the same", ..TYPED },
     Rule { begins: "  docker build ", left_out: "the same", ..TYPED },
-    Rule { begins: "done", left_out: "the end of a loop that is left out", ..TYPED },
+    Rule { begins: "done", lines: 2, left_out: "the end of a loop that is left out", ..TYPED },
     Rule {
         begins: "cargo xtask charts ",
         left_out: "xtask's own tests install out of the index that it makes",
@@ -76,9 +77,10 @@ const INSTALL: [Rule; 25] = [
     },
     Rule { begins: "machineSelectorConfig:", left_out: "a part of a cluster's YAML", ..TYPED },
     Rule { begins: "- config:", left_out: "the same", ..TYPED },
-    Rule { begins: "    cloud-provider-", left_out: "the same", ..TYPED },
+    Rule { begins: "    cloud-provider-", lines: 2, left_out: "the same", ..TYPED },
     Rule {
         begins: "disable",
+        lines: 2,
         left_out: "the same of K3s; examples.rs reads the names of its options",
         ..TYPED
     },
@@ -89,12 +91,23 @@ const INSTALL: [Rule; 25] = [
     Rule { begins: "    rewrite:", left_out: "the same", ..TYPED },
     Rule { begins: "      \"^library/", left_out: "the same", ..TYPED },
     Rule {
-        begins: "helm ",
-        left_out: "charts/server.rs and charts/harvester.rs install on real API servers",
+        begins: "helm upgrade ",
+        lines: 6,
+        left_out: "charts/examples.rs renders them; charts/server.rs installs on real API servers",
+        ..TYPED
+    },
+    Rule {
+        begins: "helm uninstall harvester-load-balancer-additions ",
+        left_out: "of helm nothing is installed here",
         ..TYPED
     },
     Rule { begins: "grep /rancher/ ", left_out: "it fills a registry", ..TYPED },
-    Rule { begins: "kubectl patch managedchart ", left_out: "charts/harvester.rs types these", ..TYPED },
+    Rule {
+        begins: "kubectl patch managedchart ",
+        lines: 3,
+        left_out: "charts/harvester.rs types these",
+        ..TYPED
+    },
     Rule {
         begins: "kubectl apply --server-side --force-conflicts -f deploy/crds",
         left_out: "the same",
@@ -102,7 +115,8 @@ const INSTALL: [Rule; 25] = [
     },
     Rule {
         begins: "kubectl -n kube-system rollout status ",
-        left_out: "helm installs nothing here, and no Pod becomes ready on an API server alone",
+        lines: 3,
+        left_out: "they wait for what helm installs, which has no cloud provider here, and no driver where VMs have no insides",
         ..TYPED
     },
     Rule {
@@ -119,15 +133,25 @@ const MIGRATION: [Rule; 1] = [Rule {
     ..TYPED
 }];
 
-/// Pages with indented lines that other tests read, and which.
-const READ_ELSEWHERE: [(&str, &str); 3] = [
-    ("docs/credentials.md", "tests/scripts/typed.rs"),
-    ("docs/tools.md", "tests/scripts/typed.rs"),
-    ("docs/explain.md", "crates/diagnosis/tests/component.rs"),
+const EXPLAIN: [Rule; 2] = [
+    Rule {
+        begins: "harvester-cloud-provider explain service NAMESPACE/NAME",
+        left_out: "the example has a Service's name",
+        ..TYPED
+    },
+    Rule {
+        begins: "kubectl --kubeconfig guest.kubeconfig apply ",
+        before: "kubectl --kubeconfig guest.kubeconfig create namespace shop",
+        ..TYPED
+    },
 ];
 
+/// Pages with indented lines that other tests type, and which.
+const READ_ELSEWHERE: [(&str, &str); 2] =
+    [("docs/credentials.md", "tests/scripts/typed.rs"), ("docs/tools.md", "tests/scripts/typed.rs")];
+
 /// In the order in which they are typed: one finds what another one made.
-const PAGES: [(&str, &[Rule]); 10] = [
+const PAGES: [(&str, &[Rule]); 11] = [
     ("docs/doctor.md", &DOCTOR),
     ("docs/troubleshooting.md", &[]),
     ("docs/reference/events.md", &[]),
@@ -137,6 +161,7 @@ const PAGES: [(&str, &[Rule]); 10] = [
     ("docs/node-driver.md", &NODE_DRIVER),
     ("docs/pools.md", &[]),
     ("docs/migration.md", &MIGRATION),
+    ("docs/explain.md", &EXPLAIN),
     // it takes the webhook away in the end
     ("docs/install.md", &INSTALL),
 ];
@@ -192,20 +217,12 @@ impl Newcomer {
     }
 
     /// The line with what differs on this machine.
-    fn here(&self, page: &str, line: &str) -> String {
+    fn here(&self, line: &str) -> String {
         let mut line =
             line.replace("sudo ", "").replace(" /var/lib/", " node/var/lib/").replace(" /etc/", " node/etc/");
         if line.contains("generate_addon_csi.sh") || line.contains("--for csi") {
             // the port of this Harvester is none that ConfigMap vip leads to
             line = line.replace(" demo vms", &format!(" --server {} demo vms", self.server));
-        }
-        let of_harvester =
-            ["kubectl -n harvester-system ", "kubectl delete validating", "kubectl patch crd "];
-        if page == "docs/pools.md"
-            || page == "docs/node-driver.md"
-            || of_harvester.iter().any(|begins| line.starts_with(begins))
-        {
-            line = format!("export KUBECONFIG=harvester.kubeconfig; {line}");
         }
         line
     }
@@ -214,7 +231,7 @@ impl Newcomer {
     fn reads(&self, page: &str, rules: &[Rule]) -> Vec<String> {
         let types = |Step { before, line, ends }| {
             self.works(before);
-            let line = self.here(page, &line);
+            let line = self.here(&line);
             let (code, told) = self.types(&line);
             assert_eq!(code, Some(ends), "{page}: {line}: {told}");
             told
@@ -250,6 +267,10 @@ fn the_pages_are_typed_from_top_to_bottom() {
                 let blocks = told.iter().filter(|told| told.contains("addons: |-"));
                 assert_eq!(blocks.count(), 2, "{told:#?}");
             }
+            "docs/explain.md" => {
+                let page = told.last().unwrap();
+                assert!(page.contains("Service shop/far ") && page.contains("\nAssumed "), "{page}");
+            }
             "docs/migration.md" => {
                 assert!(written("before.txt").contains("LoadBalancer"), "{}", written("before.txt"));
                 assert!(written("before.yaml").contains("kind: IPPool"), "{}", written("before.yaml"));
@@ -268,6 +289,31 @@ fn the_pages_are_typed_from_top_to_bottom() {
     }
     let former = fs::read_to_string(made.join("harvester.kubeconfig")).unwrap();
     assert_eq!(written("cloud-config"), former, "no page writes over it");
+}
+
+#[test]
+fn of_a_page_the_indented_commands_are_read_and_what_they_print_is_not() {
+    let page = "Text\n\n    kubectl get x \\\n      -o yaml\n\n    $ kubectl apply -f - <<EOF\n    {kind: X}\n    EOF\n    x/y created\n\n    \
+                more\n\nText\n\n```text\na ──► b\n```\n\n    helm list\n";
+    assert_eq!(
+        indented(page),
+        ["kubectl get x -o yaml", "kubectl apply -f - <<EOF\n{kind: X}\nEOF", "helm list"]
+    );
+}
+
+#[test]
+fn a_command_between_fences_which_nobody_would_type_is_refused() {
+    for fence in ["```sh\nls", "```console\n$ ls", "```text\nkubectl get x", "```\n$ helm list"] {
+        let page = format!("Text\n\n{fence}\n```\n");
+        assert!(catch_unwind(|| indented(&page)).is_err(), "{page}");
+    }
+}
+
+#[test]
+fn one_more_command_than_a_rule_is_for_is_noticed() {
+    let lines = |lines| [Rule { begins: "cargo test --test csi_driver", lines, left_out: "long", ..TYPED }];
+    steps("docs/storage.md", &lines(1));
+    assert!(catch_unwind(|| steps("docs/storage.md", &lines(2))).is_err());
 }
 
 /// A command on a new page, and a page that lost its own, are noticed.

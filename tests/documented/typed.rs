@@ -96,10 +96,21 @@ fn what_the_readme_and_the_sandbox_say_is_typed_as_it_stands() {
     }
     let told = run(&script, folder.path());
     assert!(told.contains("default/web") && told.contains("virtualmachine"), "{told}");
+    // without root the CSI driver runs nowhere, and its line is not asked
+    let nodes = format!(
+        "'{}' --kubeconfig target/sandbox/guest.kubeconfig get csinodes --output name",
+        outside.path().join("kubectl").display()
+    );
+    let has_volumes = !run(&nodes, folder.path()).is_empty();
+    let counted = |line: String| match line.strip_prefix("Checks ").and_then(|rest| rest.split_once(' ')) {
+        Some((_, rest)) if !has_volumes => rest.to_owned(),
+        _ => line,
+    };
     // each command is printed before what it says
     let (_, status) = told.split_once(" status ").unwrap();
     let status = status.split("\n+ ").next().unwrap();
-    let shown: Vec<_> = status.lines().skip(1).map(same_everywhere).filter(|line| !line.is_empty()).collect();
-    let page: Vec<_> = page_of_the_readme().into_iter().filter(|line| !line.is_empty()).collect();
+    let shown = status.lines().skip(1).map(same_everywhere).filter(|line| !line.is_empty());
+    let page = page_of_the_readme().into_iter().filter(|line| !line.is_empty());
+    let (shown, page): (Vec<_>, Vec<_>) = (shown.map(counted).collect(), page.map(counted).collect());
     assert_eq!(shown, page, "the README shows what `status` prints");
 }

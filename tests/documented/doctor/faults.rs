@@ -170,6 +170,7 @@ pub(super) async fn all(world: &World) -> Vec<Broken> {
     let red = |(id, fault)| Broken { id, goes_on: false, occasion: &[], fault };
     let mut all: Vec<_> = faults.into_iter().map(red).collect();
     all.extend(of_occasions(world, &service, storage).await);
+    all.push(without_a_field(world).await);
     if storage {
         let kinds = ["volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"];
         let kinds =
@@ -193,6 +194,18 @@ pub(super) async fn all(world: &World) -> Vec<Broken> {
         ]),
     )));
     all
+}
+
+/// As Harvester's own definition of pools has it.
+async fn without_a_field(world: &World) -> Broken {
+    let path = format!("{DEFINITIONS}/ippools.loadbalancer.harvesterhci.io");
+    let mut versions = world.send(Harvester, Method::GET, &path, None).await["spec"]["versions"].clone();
+    let fields = versions[0]
+        .pointer_mut("/schema/openAPIV3Schema/properties/spec/properties")
+        .and_then(Value::as_object_mut);
+    assert!(fields.unwrap().remove("quota").is_some());
+    let fault = Fault::Patch(Harvester, path, json!({"spec": {"versions": versions}}));
+    Broken { id: "load-balancer-fields", goes_on: true, occasion: &[], fault }
 }
 
 /// What is looked at before programs are replaced.

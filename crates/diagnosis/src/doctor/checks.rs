@@ -20,7 +20,7 @@ use super::{
 use crate::json::{self, text};
 use credential::{anew, life, login, rancher_credential};
 use guest::{agents, dhcp, machines, nodes, tunnel_address};
-use harvester::{conversion, crds, pools, webhook};
+use harvester::{conversion, crd_fields, crds, pools, webhook};
 use leftovers::leftovers;
 use replacement::{
     attachments, cluster_name, one_machine, service_addresses, way_back_credential, way_back_data_path,
@@ -50,6 +50,7 @@ const fn only(occasions: &'static [Occasion], check: Check) -> Check {
     Check { occasions, ..check }
 }
 
+const DAILY: &[Occasion] = &[Occasion::Daily];
 const OURS_RUN: &[Occasion] = &[Occasion::Daily, Occasion::BeforeRollback];
 const REPLACED: &[Occasion] = &[Occasion::BeforeUpgrade, Occasion::BeforeRollback];
 const UPGRADED: &[Occasion] = &[Occasion::BeforeUpgrade];
@@ -94,11 +95,16 @@ pub const CHECKS: &[Check] = &[
         HARVESTER,
         rights_machines,
     ),
-    check(
-        "load-balancer-crds",
-        "Harvester has the kinds LoadBalancer and IPPool, and the fields of this project",
-        HARVESTER,
-        crds,
+    check("load-balancer-crds", "Harvester has the kinds LoadBalancer and IPPool", HARVESTER, crds),
+    // the Go programs know none of them
+    only(
+        DAILY,
+        check(
+            "load-balancer-fields",
+            "the kinds have the fields of this project, where its load balancer serves them",
+            &["load-balancer-crds"],
+            crd_fields,
+        ),
     ),
     check(
         "webhook",

@@ -2,7 +2,6 @@
 
 use cloud_config::expiry::{Expiry, WARN_BEFORE};
 use credential_rotation::{Renewal, token::Claims};
-use harvester_api::names;
 
 use super::{
     super::{
@@ -131,7 +130,7 @@ fn lasts(expiry: Expiry, renewal: Option<&Renewal>, facts: &Facts, mend: &str) -
                 format!(
                     "`kubectl --namespace {} get events --field-selector reason=CredentialNotRotated` says why it is not \
                      renewed",
-                    names::KUBE_SYSTEM
+                    shell_word(&renewal.secret.namespace)
                 ),
             ),
             None => Outcome::amber(format!("it ends at {end}, in {} days", left.as_hours() / 24), mend),

@@ -9,7 +9,7 @@ use super::{
         facts::{Facts, Failed, Trouble},
         read,
     },
-    answer, config, got, items, some, unread,
+    answer, config, got, items, unread,
 };
 use crate::json::members;
 
@@ -23,15 +23,8 @@ pub(super) fn crds(facts: &Facts) -> Result<Outcome, Outcome> {
     };
     let is_missing = |kind: &&str| !there.iter().any(|resource| resource["name"] == **kind);
     let missing: Vec<_> = KINDS.into_iter().filter(is_missing).collect();
-    let fields = missing_fields(facts);
-    Ok(if missing.is_empty() && fields.is_empty() {
+    Ok(if missing.is_empty() {
         Outcome::green("v1beta1 is served")
-    } else if missing.is_empty() {
-        Outcome::amber(
-            format!("Harvester's CRDs have no {}: what these fields are for is off", some(&fields)),
-            "where Harvester runs the load balancer of this project, run there `kubectl apply --server-side --force-conflicts \
-             -f deploy/crds`, as docs/install.md says; Harvester's own load balancer does not know them",
-        )
     } else {
         Outcome::red(
             format!(
@@ -42,6 +35,31 @@ pub(super) fn crds(facts: &Facts) -> Result<Outcome, Outcome> {
              makes these kinds too",
         )
     })
+}
+
+pub(super) fn crd_fields(facts: &Facts) -> Result<Outcome, Outcome> {
+    let missing = missing_fields(facts).join(", ");
+    if missing.is_empty() {
+        return Ok(Outcome::green("no field of this project is missing"));
+    }
+    let objects = items(&facts.harvester, &read::balancers(&config(facts)?.namespace))?;
+    Ok(if objects.iter().any(is_of_our_load_balancer) {
+        Outcome::amber(
+            format!("Harvester's CRDs have no {missing}: what these fields are for is off"),
+            "where one of them is wanted: docs/install.md, Harvester, has the two commands, in their order",
+        )
+    } else {
+        Outcome::green(format!(
+            "Harvester's CRDs have no {missing}: these are for the load balancer of this project, which serves no LoadBalancer here"
+        ))
+    })
+}
+
+/// The Go load balancer gives no reason with a condition, and that of this project always does.
+fn is_of_our_load_balancer(object: &Value) -> bool {
+    let mut conditions = members(&object["status"]["conditions"]).iter();
+    conditions
+        .any(|it| it["type"] == "Ready" && it["reason"].as_str().is_some_and(|reason| !reason.is_empty()))
 }
 
 /// The fields of this project that the kinds have not; none where the schemas cannot be read.

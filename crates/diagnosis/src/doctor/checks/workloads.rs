@@ -29,7 +29,7 @@ pub(super) fn leader(facts: &Facts, path: &str, program: &str) -> Result<Outcome
     let stopped = |what: String| {
         Outcome::red(
             what,
-            format!("start {program} in the guest cluster; `kubectl -n kube-system get pods` shows why not"),
+            format!("start {program} in the guest cluster; `kubectl get pods -A` shows why not"),
         )
     };
     let lease = match answer(&facts.guest, path) {

@@ -59,6 +59,20 @@ fn an_end_within_a_week_is_amber_only_where_nobody_renews_the_token_in_time(
     assert_eq!(found.mend.is_some(), verdict != Verdict::Green, "{found:?}");
 }
 
+/// The Event is of the leader's Pod, which runs where the release keeps the Secret.
+#[test]
+fn the_events_of_a_late_renewal_are_looked_for_where_the_release_is() {
+    let mut facts = healthy();
+    let config = facts.config.as_mut().unwrap();
+    lasts(config, 24, 5);
+    config.renewal = Some(Renewal {
+        claims: claims(24, 5),
+        secret: SecretName::read("harvester/harvester-cloud-provider-rotated").unwrap(),
+    });
+    let mend = line(&facts, "credential-life").mend.unwrap();
+    assert!(mend.starts_with("`kubectl --namespace harvester get events "), "{mend}");
+}
+
 #[test]
 fn the_lines_about_the_cloud_config_and_its_life_say_which_token_is_used() {
     let mut facts = healthy();

@@ -1,4 +1,4 @@
-//! The clusters at the start of a run: hosts, VMs that are nodes of the guest, two pools, and the simulation of Harvester
+//! The clusters at the start of a run: hosts, VMs that are nodes of the guest, pools, and the simulation of Harvester
 //! and the guest around their API servers.
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,8 +14,10 @@ use test_cluster::{TestCluster, User};
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) name: &'static str,
-    /// The number of its addresses.
+    /// The number of its IPv4 addresses.
     pub(crate) addresses: usize,
+    /// The number of its IPv6 addresses.
+    pub(crate) ipv6_addresses: usize,
     manifest: &'static str,
     subnet: &'static str,
     /// The last parts of its first and its last address.
@@ -23,27 +25,45 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Its addresses as one range, or as two, the first of which drains.
+    /// Its addresses as one range of each family, or as two, the first of which drains.
     pub(crate) fn ranges(&self, drain: bool) -> Value {
-        let [first, last] = self.ends;
-        let range = |first: u8, last: u8| {
+        let v4 = |first: u8, last: u8| {
             let [start, end] = [first, last].map(|last| format!("{}{last}", self.subnet));
             json!({"subnet": format!("{}0/24", self.subnet), "rangeStart": start, "rangeEnd": end})
         };
-        if !drain {
-            return json!([range(first, last)]);
+        let v6 = |first: u8, last: u8| {
+            let [start, end] = [first, last].map(|last| format!("{IPV6_PREFIX}{last:x}"));
+            json!({"subnet": format!("{IPV6_PREFIX}/64"), "rangeStart": start, "rangeEnd": end})
+        };
+        let mut ranges = parts(self.ends, drain, v4);
+        if self.ipv6_addresses > 0 {
+            ranges.extend(parts(IPV6_ENDS, drain, v6));
         }
-        let middle = first + (last - first) / 2;
-        let mut draining = range(first, middle);
-        draining["drain"] = true.into();
-        json!([draining, range(middle + 1, last)])
+        json!(ranges)
     }
 }
+
+/// A range, or its two halves, the first of which drains.
+fn parts([first, last]: [u8; 2], drain: bool, range: impl Fn(u8, u8) -> Value) -> Vec<Value> {
+    if !drain {
+        return vec![range(first, last)];
+    }
+    let middle = first + (last - first) / 2;
+    let mut draining = range(first, middle);
+    draining["drain"] = true.into();
+    vec![draining, range(middle + 1, last)]
+}
+
+/// The network of the IPv6 addresses, and the last parts of the first and the last one: fewer than Services that ask for
+/// both families, so that some of them wait for others to go.
+const IPV6_PREFIX: &str = "fd00:2::";
+const IPV6_ENDS: [u8; 2] = [0x10, 0x11];
 
 /// The pool for every load balancer that no other pool serves.
 pub(crate) const LAB: Pool = Pool {
     name: "lab",
     addresses: 8,
+    ipv6_addresses: 2,
     subnet: "192.0.2.",
     ends: [10, 17],
     manifest: "
@@ -51,7 +71,9 @@ apiVersion: loadbalancer.harvesterhci.io/v1beta1
 kind: IPPool
 metadata: {name: lab}
 spec:
-  ranges: [{subnet: 192.0.2.0/24, rangeStart: 192.0.2.10, rangeEnd: 192.0.2.17}]
+  ranges:
+  - {subnet: 192.0.2.0/24, rangeStart: 192.0.2.10, rangeEnd: 192.0.2.17}
+  - {subnet: 'fd00:2::/64', rangeStart: 'fd00:2::10', rangeEnd: 'fd00:2::11'}
   selector: {scope: [{project: '*', namespace: '*', guestCluster: '*'}]}
 ",
 };
@@ -59,6 +81,7 @@ spec:
 pub(crate) const EDGE: Pool = Pool {
     name: "edge",
     addresses: 2,
+    ipv6_addresses: 0,
     subnet: "198.51.100.",
     ends: [10, 11],
     manifest: "
@@ -69,6 +92,26 @@ spec:
   ranges: [{subnet: 198.51.100.0/24, rangeStart: 198.51.100.10, rangeEnd: 198.51.100.11}]
   selector:
     network: team-a/edge
+    priority: 2
+    scope: [{project: '*', namespace: team-a, guestCluster: blue}]
+",
+};
+/// The pool that serves those of [`EDGE`] where that is full and the load balancer passes over full pools.
+pub(crate) const SPARE: Pool = Pool {
+    name: "spare",
+    addresses: 2,
+    ipv6_addresses: 0,
+    subnet: "198.51.100.",
+    ends: [20, 21],
+    manifest: "
+apiVersion: loadbalancer.harvesterhci.io/v1beta1
+kind: IPPool
+metadata: {name: spare}
+spec:
+  ranges: [{subnet: 198.51.100.0/24, rangeStart: 198.51.100.20, rangeEnd: 198.51.100.21}]
+  selector:
+    network: team-a/edge
+    priority: 1
     scope: [{project: '*', namespace: team-a, guestCluster: blue}]
 ",
 };
@@ -76,7 +119,7 @@ spec:
 /// the definition.
 pub(crate) const EDGE_NETWORK: &str = "team-a/edge";
 /// All pools.
-pub(crate) const POOLS: [&Pool; 2] = [&LAB, &EDGE];
+pub(crate) const POOLS: [&Pool; 3] = [&LAB, &EDGE, &SPARE];
 /// The run strategies of a VM that runs, and of one that somebody stopped.
 pub(crate) const RUNS: &str = "RerunOnFailure";
 pub(crate) const STOPPED: &str = "Halted";
@@ -93,7 +136,10 @@ pub(crate) const RELEASES: [Release; 4] =
 
 /// Whether the address is one that Services have, and no VM.
 pub(crate) fn is_of_services(address: IpAddr) -> bool {
-    let IpAddr::V4(v4) = address else { return false };
+    let v4 = match address {
+        IpAddr::V4(v4) => v4,
+        IpAddr::V6(v6) => return v6.segments()[..2] == [0xfd00, 2],
+    };
     [[192, 0, 2], [198, 51, 100]].contains(&[v4.octets()[0], v4.octets()[1], v4.octets()[2]])
 }
 

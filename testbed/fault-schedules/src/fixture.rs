@@ -29,16 +29,19 @@ const DELETION: Duration = Duration::from_secs(90);
 pub(crate) struct Fixture {
     pub(crate) cluster: Arc<TestCluster>,
     pub(crate) simulation: SimHarvester,
+    /// `--fall-over-when-full`.
+    falls_over: bool,
     /// The objects of each cluster before the run.
     before: [BTreeSet<String>; 2],
     tasks: TaskGroup,
 }
 
 impl Fixture {
-    /// Sets the clusters up with releases of kube-vip that `random` chooses.
+    /// Sets the clusters up with releases of kube-vip that `random` chooses, and chooses flags of the load balancer.
     pub(crate) async fn drawn(cluster: TestCluster, random: &mut fastrand::Rng) -> Self {
         let releases = [(); 2].map(|()| RELEASES[random.usize(..RELEASES.len())]);
-        Self::with_releases(cluster, releases, random).await
+        let falls_over = random.u8(..4) == 0;
+        Self { falls_over, ..Self::with_releases(cluster, releases, random).await }
     }
 
     /// Sets the clusters up with these releases of kube-vip, Harvester's first.
@@ -53,12 +56,12 @@ impl Fixture {
             invariants::objects(&cluster, Side::Guest).await,
             invariants::objects(&cluster, Side::Harvester).await,
         ];
-        Self { cluster, simulation, before, tasks }
+        Self { cluster, simulation, falls_over: false, before, tasks }
     }
 
     /// The environment of the programs.
     pub(crate) fn environment(&self) -> Environment {
-        Environment::new(&self.cluster, &self.simulation)
+        Environment::new(&self.cluster, &self.simulation, self.falls_over)
     }
 
     /// Users of these programs, whose actions follow from `random`.
@@ -83,7 +86,7 @@ impl Fixture {
 
     async fn must_hold(&self, late: &LateCreations) {
         self.cluster.settle().await;
-        invariants::hold(&self.cluster, &self.simulation, late).await;
+        invariants::hold(&self.cluster, &self.simulation, late, self.falls_over).await;
     }
 
     /// Deletes everything that users made, and ends all programs. Returns the number of processes that had died.

@@ -2,6 +2,7 @@
 
 mod nodes;
 mod sharing;
+mod waits;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,9 +15,9 @@ use kube::ResourceExt;
 use sim_harvester::{Cluster, SimHarvester, Vip};
 use test_cluster::{Side, TestCluster};
 
-use crate::cluster_setup::{EDGE_NETWORK, POOLS, is_leased};
+use crate::cluster_setup::{EDGE_NETWORK, is_leased};
 use crate::process::LateCreations;
-use crate::user_actions::{AddressSource, ServiceOptions, first_port};
+use crate::user_actions::{AddressSource, Families, ServiceOptions, first_port};
 
 pub(crate) use self::nodes::{NodesSeen, one_awaits_a_search};
 use self::sharing::{Shared, Sharing, asked, nobody_shares_a_port};
@@ -37,10 +38,9 @@ pub(crate) async fn hold_at_any_time(cluster: &TestCluster, simulation: &SimHarv
 async fn nobody_shares(cluster: &TestCluster) {
     let mut holders = BTreeMap::new();
     for balancer in cluster.harvester.list::<LoadBalancer>().await {
-        if let Some(address) =
-            pool_address(&balancer).filter(|_| balancer.metadata.deletion_timestamp.is_none())
-        {
-            let name = balancer.name_any();
+        let name = balancer.name_any();
+        let is_alive = balancer.metadata.deletion_timestamp.is_none();
+        for address in pool_addresses(&balancer).into_iter().filter(|_| is_alive) {
             let other = holders.insert(address.clone(), name.clone());
             assert_eq!(other, None, "{address} is {name}'s too");
         }
@@ -95,17 +95,28 @@ async fn announced_for_good(
 ///
 /// # Panics
 /// Where one does not hold.
-pub(crate) async fn hold(cluster: &TestCluster, simulation: &SimHarvester, late: &LateCreations) {
-    let recorded = records(cluster).await;
+pub(crate) async fn hold(
+    cluster: &TestCluster,
+    simulation: &SimHarvester,
+    late: &LateCreations,
+    falls_over: bool,
+) {
+    let mut recorded = records(cluster).await;
     nothing_is_withheld(cluster).await;
     let balancers = cluster.harvester.list::<LoadBalancer>().await;
-    let believed: BTreeMap<String, String> = balancers
-        .iter()
-        .filter_map(|balancer| {
-            let holder = format!("{}/{}", balancer.namespace().unwrap_or_default(), balancer.name_any());
-            Some((pool_address(balancer)?, holder))
-        })
-        .collect();
+    waits::nobody_waits_in_vain(cluster, &balancers, &recorded, falls_over).await;
+    let mut believed: BTreeMap<String, String> = BTreeMap::new();
+    for balancer in &balancers {
+        let (holder, addresses) = (holder(balancer), pool_addresses(balancer));
+        if addresses.is_empty() && families(balancer) == Families::Required {
+            // of two that it requires it holds one while the other is missing
+            let held = recorded.values().filter(|of| **of == holder).count();
+            assert!(held <= 1, "{holder} holds two addresses and shows none");
+            recorded.retain(|_, of| *of != holder);
+        }
+        believed.extend(addresses.into_iter().map(|address| (address, holder.clone())));
+        lists_both(balancer);
+    }
     assert_eq!(
         believed, recorded,
         "addresses as LoadBalancers have them (left) and as pools record them (right)"
@@ -129,52 +140,40 @@ pub(crate) async fn hold(cluster: &TestCluster, simulation: &SimHarvester, late:
         let (name, uid) = (service.name_any(), service.uid().unwrap_or_default());
         let own = owners.get(&uid).copied();
         served.extend(own.map(|_| uid.clone()));
-        let address = if !is_wanted(service) {
+        let addresses = if !is_wanted(service) {
             if sharing.is_used(service) {
                 continue;
             }
             let told = (service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS), ingress(service));
             assert_eq!(told, (None, vec![]), "Service {name} publishes nothing");
             assert_eq!(own.map(ResourceExt::name_any), None, "Service {name} wants no LoadBalancer");
-            None
+            Vec::new()
         } else if let Some(shared) = sharing.used_by(service) {
-            check_shared(service, &shared, simulation, &told)
+            Vec::from_iter(check_shared(service, &shared, simulation, &told))
         } else if let Some(own) = own {
-            let address = check(service, options(service, own, &late), own, simulation, &told, &unchecked);
-            if let Some(address) = address {
-                assert!(owned.insert(address), "{address} is served twice");
+            let options = options(service, own, &late);
+            let addresses = check(service, options, own, simulation, (&told, &unchecked), falls_over);
+            for address in &addresses {
+                assert!(owned.insert(*address), "{address} is served twice");
             }
-            address
+            addresses
         } else {
             assert!(asked(service).is_some(), "Service {name} has no LoadBalancer");
             let told = (service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS), ingress(service));
             assert_eq!(told, (None, vec![]), "Service {name} has no address");
-            None
+            Vec::new()
         };
         if is_wanted(service) {
             sharing.must_not_wait(service);
         }
-        if let Some(address) = address {
+        for address in addresses {
             published.entry(address).or_default().push(service);
         }
     }
     nobody_shares_a_port(&published);
     let odd: Vec<_> = owners.keys().filter(|uid| !served.contains(*uid)).collect();
     assert!(odd.is_empty(), "every LoadBalancer has its Service, but not those for {odd:?}");
-    for pool in POOLS {
-        let asked = balancers.iter().filter(|it| source(it).pool().is_some_and(|of| of.name == pool.name));
-        let given = balancers.iter().filter(|balancer| given_by(balancer) == Some(pool.name)).count();
-        // all are of one namespace and one guest cluster; a quota takes nothing back
-        let stored = cluster.harvester.get::<IPPool>(pool.name).await.expect("the pool is there");
-        let max = stored.spec.quota.first().and_then(|quota| usize::try_from(quota.max).ok());
-        let can_have = asked.count().min(pool.addresses);
-        assert!(
-            (can_have.min(max.unwrap_or(usize::MAX))..=can_have).contains(&given),
-            "nobody waits while pool {} has a free address and its quota has room: {given} of {can_have}, {max:?}",
-            pool.name
-        );
-    }
-    nodes::are_as_their_vms_are(cluster, &published.into_keys().collect()).await;
+    nodes::are_as_their_vms_are(cluster, simulation, &published.into_keys().collect()).await;
 }
 
 /// The Service publishes the address of its primary, and is reached there.
@@ -246,53 +245,91 @@ async fn told_of(cluster: &TestCluster, reason: &str) -> BTreeSet<String> {
     told.filter_map(|event| event.involved_object.uid).collect()
 }
 
-/// The Service publishes exactly the address that the source in `options` gave to it, and is reached there. Returns the
-/// address, if it has one. `told`: the Services that have an Event instead; `unchecked`: those that were told to set a
+/// The Service publishes exactly the addresses that the source in `options` gave to it, in the order of its families, and is
+/// reached there. Returns them. `told`: the Services that have an Event instead; `unchecked`: those that were told to set a
 /// health check.
 fn check(
     service: &Service,
     options: ServiceOptions,
     balancer: &LoadBalancer,
     simulation: &SimHarvester,
-    told: &BTreeSet<String>,
-    unchecked: &BTreeSet<String>,
-) -> Option<IpAddr> {
+    (told, unchecked): (&BTreeSet<String>, &BTreeSet<String>),
+    falls_over: bool,
+) -> Vec<IpAddr> {
     let (name, leased) = (service.name_any(), options.source == AddressSource::Dhcp);
     let status = balancer.status.clone().unwrap_or_default();
     let annotation = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS).map(String::as_str);
     let ingress = ingress(service);
-    let given = pool_address(balancer);
-    if given.is_some() {
-        assert_eq!(given_by(balancer), options.source.pool().map(|pool| pool.name), "{name}, {options:?}");
+    let mut given = of_its_families(service, &pool_addresses(balancer));
+    // of two that it requires the Service is handed none while one is missing, unless it had that one before
+    if options.families == Families::Required && !leased && given.len() < 2 && annotation.is_none() {
+        given.clear();
     }
-    let allocated = if leased { Some(DHCP_ADDRESS) } else { given.as_deref() };
-    let asked_of_guest = allocated.filter(|_| !options.on_host);
+    for (pool, address) in given_by(balancer) {
+        let expected = waits::pools(options.source, is_ipv6(&address), falls_over);
+        let is_of = expected.iter().any(|expected| expected.name == pool);
+        assert!(is_of, "{name} has {address} of pool {pool}, {options:?}");
+    }
+    let allocated = match (leased, given.is_empty()) {
+        (true, _) => Some(DHCP_ADDRESS.to_owned()),
+        (false, true) => None,
+        (false, false) => Some(given.join(",")),
+    };
+    let asked_of_guest = allocated.as_deref().filter(|_| !options.on_host);
     assert_eq!(annotation, asked_of_guest, "annotation of Service {name}, {options:?}");
     if ingress.is_empty() && is_not_written_again(service, simulation) {
         let uid = service.uid().unwrap_or_default();
         assert!(allocated.is_none() || told.contains(&uid), "Service {name} waits in silence, {options:?}");
-        return None;
+        return Vec::new();
     }
-    let address = if leased { ingress.first().cloned() } else { given };
-    assert_eq!(ingress, Vec::from_iter(address.clone()), "status of Service {name}, {options:?}");
+    let addresses = if leased { ingress.iter().take(1).cloned().collect() } else { given };
+    assert_eq!(ingress, addresses, "status of Service {name}, {options:?}");
     if leased {
-        assert!(address.is_some(), "Service {name} has no lease, {options:?}");
+        assert!(!addresses.is_empty(), "Service {name} has no lease, {options:?}");
     }
-    assert_eq!(status.address, address.clone().unwrap_or_default(), "LoadBalancer of {name}, {options:?}");
-    let address = address?.parse().expect("an address");
+    // of two the one in the fields for the first
+    let first =
+        pool_address(balancer).filter(|_| !addresses.is_empty()).or_else(|| addresses.first().cloned());
+    assert_eq!(status.address, first.unwrap_or_default(), "LoadBalancer of {name}, {options:?}");
+    let addresses: Vec<IpAddr> = addresses.iter().map(|it| it.parse().expect("an address")).collect();
+    if addresses.is_empty() {
+        return addresses;
+    }
     // it asked for the guest data path, and got the object that a stopped program made for its predecessor on the other
     // one, which serves no such Service without a health check
     if options.on_host && options.local && !service.annotations().contains_key(annotations::HEALTH_CHECK_PORT)
     {
         let uid = service.uid().unwrap_or_default();
         assert!(unchecked.contains(&uid), "Service {name} is refused in silence, {options:?}");
-        return Some(address);
+        return addresses;
     }
     // without a health check Harvester sends to VMs that refuse, too
     if !options.on_host || balancer.spec.health_check.is_some() {
-        carries(service, address, simulation);
+        addresses.iter().for_each(|address| carries(service, *address, simulation));
     }
-    Some(address)
+    addresses
+}
+
+/// The addresses that are of the Service's families, in their order. A second one stays with the object of a Service that
+/// gave up the family.
+fn of_its_families(service: &Service, addresses: &[String]) -> Vec<String> {
+    let families = service.spec.as_ref().and_then(|spec| spec.ip_families.as_ref()).into_iter().flatten();
+    let of = |family: &String| addresses.iter().find(|it| is_ipv6(it) == (family == "IPv6")).cloned();
+    families.filter_map(of).collect()
+}
+
+fn is_ipv6(address: &str) -> bool {
+    address.contains(':')
+}
+
+/// # Panics
+/// Where `status.addresses` has others than both addresses of an object that has two.
+fn lists_both(balancer: &LoadBalancer) {
+    let given = pool_addresses(balancer);
+    let mut listed = balancer.status.clone().unwrap_or_default().addresses;
+    listed.sort_by_key(|address| is_ipv6(address));
+    let expected = if given.len() == 2 { given } else { Vec::new() };
+    assert_eq!(listed, expected, "status.addresses of {}", balancer.name_any());
 }
 
 /// The Service was of another type for a while. kube-vip passed over that, goes on to announce the address, and does not
@@ -363,13 +400,34 @@ fn ingress(service: &Service) -> Vec<String> {
     ingress.filter_map(|entry| entry.ip.clone()).collect()
 }
 
-/// The pool that gave the address.
-fn given_by(balancer: &LoadBalancer) -> Option<&str> {
-    let allocated = balancer.status.as_ref()?.allocated_address.as_ref()?;
-    (!allocated.ip_pool.is_empty()).then_some(allocated.ip_pool.as_str())
+/// The addresses that pools gave, each with its pool: the first one, and the second one where the object has two.
+fn given_by(balancer: &LoadBalancer) -> Vec<(String, String)> {
+    let allocated = balancer.status.as_ref().and_then(|status| status.allocated_address.as_ref());
+    let first = allocated.map(|it| (it.ip_pool.clone(), it.ip.clone())).filter(|(pool, _)| !pool.is_empty());
+    let second = allocated.and_then(|it| it.ipv6()).map(|(pool, ip)| (pool.to_owned(), ip.to_owned()));
+    first.into_iter().chain(second).collect()
 }
 
+fn pool_addresses(balancer: &LoadBalancer) -> Vec<String> {
+    given_by(balancer).into_iter().map(|(_, address)| address).collect()
+}
+
+/// The first one.
 fn pool_address(balancer: &LoadBalancer) -> Option<String> {
     let allocated = balancer.status.as_ref()?.allocated_address.as_ref()?;
     (!allocated.ip_pool.is_empty()).then(|| allocated.ip.clone())
+}
+
+/// The object as a pool records it.
+fn holder(balancer: &LoadBalancer) -> String {
+    format!("{}/{}", balancer.namespace().unwrap_or_default(), balancer.name_any())
+}
+
+/// The families that the object asks for.
+fn families(balancer: &LoadBalancer) -> Families {
+    match balancer.annotations().get(annotations::IP_FAMILY_POLICY).map(String::as_str) {
+        Some("PreferDualStack") => Families::Preferred,
+        Some("RequireDualStack") => Families::Required,
+        _ => Families::One,
+    }
 }

@@ -5,9 +5,10 @@
 //! seed ──► fault injection   lost requests and answers, delays, 409, 429, 500, watches that end or expire
 //!      ──► crash plans       a program dies before or after its nth write, or is stopped in front of it and goes on
 //!                            later; another starts later; two replicas of each; in some runs the webhook is there
-//!      ──► user actions      Services of all sorts, from two pools and from DHCP, come, go, come back, change type,
-//!                            ports and policy, and ask for each other's addresses; VMs fail, migrate, stop, start, go
-//!                            and come back; kube-vip starts again; somebody overwrites a status
+//!      ──► user actions      Services of all sorts, of one family and of two, from pools and from DHCP, come, go, come
+//!                            back, change type, ports and policy, and ask for each other's addresses; ranges drain and
+//!                            rest, pools serve only who names them, in some runs a full pool is passed over; VMs fail,
+//!                            migrate, stop, start, go and come back; kube-vip starts again; somebody overwrites a status
 //!                                    │
 //!          rest, a few minutes ──────┴──► invariants ──► users delete everything ──► nothing is left
 //! ```

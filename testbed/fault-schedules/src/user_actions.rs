@@ -18,8 +18,8 @@ use sim_harvester::{Backend, Cluster, SimHarvester};
 use test_cluster::{TestCluster, User};
 use tokio::time::Instant;
 
-pub(crate) use self::service::{AddressSource, ServiceOptions, first_port};
-use crate::cluster_setup::{POOLS, VMS};
+pub(crate) use self::service::{AddressSource, Families, ServiceOptions, first_port};
+use crate::cluster_setup::{LAB, POOLS, VMS};
 use crate::invariants::NodesSeen;
 use crate::process::LateCreations;
 use crate::{fault_injection, invariants};
@@ -217,10 +217,14 @@ impl Users {
         self.change(index, json!({"spec": {"ports": ports}})).await;
     }
 
-    /// The Service asks for the address of another, or for one of its own.
+    /// The Service asks for the address of another, or for one of its own. One of two families has addresses of its own.
     async fn ask_for_another(&mut self, index: usize) {
         let other = self.random.usize(..NAMES);
         let wish = if self.random.u8(..3) == 0 { Value::Null } else { json!(service::key(other)) };
+        let service = self.cluster.guest.get::<Service>(&service::key(index)).await;
+        if service.is_none_or(|service| ServiceOptions::asked_by(&service).families != Families::One) {
+            return;
+        }
         self.change(index, json!({"metadata": {"annotations": {annotations::PRIMARY_SERVICE: wish}}})).await;
     }
 
@@ -252,11 +256,14 @@ impl Users {
         let pools: Api<IPPool> = Api::all(self.cluster.harvester.client(User::Driver));
         let number = self.random.u16(..);
         let pool = POOLS[self.random.usize(..POOLS.len())];
-        // half of a pool drains, and what is released rests, until somebody annotates the pool again
+        // half of a pool drains, what is released rests, and nobody gets an address who does not name the pool, until
+        // somebody annotates it again; who asks for a network would have an address of the global pool instead, and keep it
+        let is_by_name = pool.name == LAB.name && number.is_multiple_of(7);
+        let auto_assign = if is_by_name { json!("false") } else { Value::Null };
         let rest = if number.is_multiple_of(3) { 20 } else { 0 };
         let ranges = pool.ranges(number.is_multiple_of(4));
-        let mut note =
-            json!({"spec": {"description": number.to_string(), "ranges": ranges, "quarantineSeconds": rest}});
+        let mut note = json!({"metadata": {"annotations": {annotations::AUTO_ASSIGN: auto_assign}},
+                "spec": {"description": number.to_string(), "ranges": ranges, "quarantineSeconds": rest}});
         // it stays: less than what is held, or a little more
         if number % 5 < 2 {
             let guest = self.cluster.guest_cluster();
@@ -273,7 +280,8 @@ impl Users {
     pub(crate) async fn open_pools(&self) {
         let pools: Api<IPPool> = Api::all(self.cluster.harvester.client(User::Driver));
         for pool in POOLS {
-            let spec = json!({"spec": {"ranges": pool.ranges(false), "quarantineSeconds": 0}});
+            let spec = json!({"metadata": {"annotations": {annotations::AUTO_ASSIGN: null}},
+                "spec": {"ranges": pool.ranges(false), "quarantineSeconds": 0}});
             let until = Instant::now() + OPENED_WITHIN;
             while let Err(refusal) =
                 pools.patch(pool.name, &PatchParams::default(), &Patch::Merge(&spec)).await

@@ -1,7 +1,7 @@
 //! Everything together: one call starts it, one value is the handle on it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     net::{IpAddr, SocketAddr},
     path::Path,
@@ -185,6 +185,12 @@ impl SimHarvester {
         let of =
             |cluster, kube_vip: &KubeVip| kube_vip.announced().into_iter().map(move |vip| (cluster, vip));
         of(Cluster::Harvester, &self.harvester_vip).chain(of(Cluster::Guest, &self.guest_vip)).collect()
+    }
+
+    /// The addresses that the guest's kube-vip has left on the interfaces of a node: it passes over the events of their
+    /// Services, a deletion too.
+    pub fn left_on(&self, node: &str) -> BTreeSet<IpAddr> {
+        self.guest_vip.left_on(node)
     }
 
     /// All VMs that have an address.

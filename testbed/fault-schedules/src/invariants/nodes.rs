@@ -7,6 +7,7 @@ use harvester_api::names::PROVIDER_ID_PREFIX;
 use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
+use sim_harvester::SimHarvester;
 use test_cluster::{Rights, TestCluster};
 
 use crate::cluster_setup::{STOPPED, VMS, is_of_services};
@@ -67,7 +68,11 @@ pub(crate) async fn one_awaits_a_search(cluster: &TestCluster) -> bool {
 }
 
 /// At rest. `published`: the addresses of Services.
-pub(super) async fn are_as_their_vms_are(cluster: &TestCluster, published: &BTreeSet<IpAddr>) {
+pub(super) async fn are_as_their_vms_are(
+    cluster: &TestCluster,
+    simulation: &SimHarvester,
+    published: &BTreeSet<IpAddr>,
+) {
     let nodes = cluster.guest.list::<Node>().await;
     let vms = cluster.harvester.list::<VirtualMachine>().await;
     let instances = cluster.harvester.list::<VirtualMachineInstance>().await;
@@ -90,12 +95,18 @@ pub(super) async fn are_as_their_vms_are(cluster: &TestCluster, published: &BTre
             (None, None) => {}
         }
         if let (Some(node), Some(instance)) = (node, instance) {
-            follows(node, instance, published);
+            follows(node, instance, published, &simulation.left_on(name));
         }
     }
 }
 
-fn follows(node: &Node, instance: &VirtualMachineInstance, published: &BTreeSet<IpAddr>) {
+/// `left`: the addresses that kube-vip has on the Node's interface and does not take away.
+fn follows(
+    node: &Node,
+    instance: &VirtualMachineInstance,
+    published: &BTreeSet<IpAddr>,
+    left: &BTreeSet<IpAddr>,
+) {
     let zone = |of: &BTreeMap<String, String>| of.get(annotations::TOPOLOGY_ZONE).cloned();
     let name = node.name_any();
     assert_eq!(
@@ -104,12 +115,14 @@ fn follows(node: &Node, instance: &VirtualMachineInstance, published: &BTreeSet<
         "zones of Node {name} (left) and of its VM (right)"
     );
     let addresses = node.status.as_ref().and_then(|status| status.addresses.as_ref()).into_iter().flatten();
-    // a manager that started after a Service had gone does not know what kube-vip has left on the interface
-    let is_left = |ip: IpAddr| is_of_services(ip) && !published.contains(&ip);
+    // A manager that started after a Service had gone does not know what kube-vip has left on the interface. A VM has no IPv6
+    // address of its own: there the first one that is left looks like one.
+    let is_left = |type_: &str, ip: IpAddr| {
+        let is_nobodys = is_of_services(ip) && !published.contains(&ip);
+        is_nobodys && (type_ == "ExternalIP" || ip.is_ipv6() && left.contains(&ip))
+    };
     let addresses: Vec<_> = addresses
-        .filter(|it| {
-            it.type_ != "Hostname" && !(it.type_ == "ExternalIP" && it.address.parse().is_ok_and(is_left))
-        })
+        .filter(|it| it.type_ != "Hostname" && !it.address.parse().is_ok_and(|ip| is_left(&it.type_, ip)))
         .collect();
     let interface = instance.status.as_ref().and_then(|status| status.interfaces.first());
     let of_vm = interface.and_then(|interface| interface.ip_addresses.first());

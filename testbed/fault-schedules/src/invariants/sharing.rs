@@ -7,7 +7,8 @@ use harvester_api::{LoadBalancer, WorkloadType, annotations, labels};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
-use super::{ingress, is_leased_out, is_wanted, pool_address};
+use super::{ingress, is_ipv6, is_leased_out, is_wanted, pool_address, pool_addresses};
+use crate::user_actions::{Families, ServiceOptions};
 
 /// All Services, and the object of each that has one.
 pub(super) struct Sharing<'a> {
@@ -63,11 +64,17 @@ impl<'a> Sharing<'a> {
     fn primary(&self, name: &str) -> Option<Shared<'a>> {
         let (primary, object) = (*self.services.get(name)?, *self.objects.get(name)?);
         let address = match object.spec.workload() {
-            _ if !is_leased_out(object) => pool_address(object),
+            // who shares an address asks for IPv4
+            _ if !is_leased_out(object) => pool_address(object).filter(|address| !is_ipv6(address)),
             WorkloadType::Vm => object.status.as_ref().map(|status| status.address.clone()),
             WorkloadType::Cluster => ingress(primary).first().cloned(),
         };
-        Some(Shared { primary, object, address: address.filter(|address| !address.is_empty()) })
+        // a primary that requires both families has neither while one is missing, unless it had that one before
+        let lacks_one = ServiceOptions::asked_by(primary).families == Families::Required
+            && !primary.annotations().contains_key(annotations::KUBE_VIP_LOADBALANCER_IPS)
+            && pool_addresses(object).len() < 2;
+        let address = address.filter(|address| !address.is_empty() && !lacks_one);
+        Some(Shared { primary, object, address })
     }
 
     /// Whether other Services use the address of this one.

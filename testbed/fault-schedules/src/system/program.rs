@@ -15,7 +15,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt as _, TryFutureExt as _};
 use health_check::{Dial, DialError};
 use kube::Client;
-use load_balancer::ElectionTimes;
+use load_balancer::{ElectionTimes, PoolChoice};
 use load_balancer_webhook as webhook;
 use sim_harvester::SimHarvester;
 use test_cluster::{TestCluster, User};
@@ -48,10 +48,12 @@ pub(crate) struct Environment {
     clock: Clock,
     cluster: String,
     vm_namespace: String,
+    pool_choice: PoolChoice,
 }
 
 impl Environment {
-    pub(crate) fn new(cluster: &TestCluster, simulation: &SimHarvester) -> Self {
+    /// `falls_over`: the load balancer passes over a full pool.
+    pub(crate) fn new(cluster: &TestCluster, simulation: &SimHarvester, falls_over: bool) -> Self {
         let simulation = simulation.clone();
         let dial: Dial =
             Arc::new(move |probe| simulation.dial(probe.address).map_err(DialError::from).boxed());
@@ -66,6 +68,7 @@ impl Environment {
             clock: Clock::starting_at(cluster.start()),
             cluster: guest.name.clone(),
             vm_namespace: guest.vm_namespace.clone(),
+            pool_choice: PoolChoice { fall_over_when_full: falls_over, ..PoolChoice::default() },
         }
     }
 
@@ -125,7 +128,8 @@ async fn load_balancer(
     };
     let seconds = Duration::from_secs;
     let times = ElectionTimes { lease: seconds(15), renew_deadline: seconds(10), retry_period: seconds(2) };
-    let config = load_balancer::Config { workers: 8, ..load_balancer::Config::default() };
+    let pool_choice = environment.pool_choice;
+    let config = load_balancer::Config { workers: 8, pool_choice, ..load_balancer::Config::default() };
     if let Err(error) = load_balancer::run(parts, times, config, tasks).await {
         tracing::info!(error = &error as &dyn std::error::Error, "ends");
     }

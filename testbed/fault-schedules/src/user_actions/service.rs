@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use crate::cluster_setup::{EDGE, EDGE_NETWORK, LAB, Pool};
+use crate::cluster_setup::EDGE_NETWORK;
 
 /// The choices that a user makes for a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,7 @@ pub(crate) struct ServiceOptions {
     /// `externalTrafficPolicy: Local`.
     pub(crate) local: bool,
     pub(crate) source: AddressSource,
+    pub(crate) families: Families,
     /// It asks for the address of the Service with this number.
     pub(crate) shares: Option<usize>,
     pub(crate) port: u16,
@@ -27,6 +28,17 @@ pub(crate) struct ServiceOptions {
 pub(super) fn is_on_host_unchecked(service: &Service) -> bool {
     let annotations = service.annotations();
     annotations.contains_key(DATA_PATH) && !annotations.contains_key(HEALTH_CHECK_PORT)
+}
+
+/// The families of a Service's addresses. Only the guest can carry the traffic of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Families {
+    /// IPv4 alone.
+    One,
+    /// `PreferDualStack`, IPv4 before IPv6.
+    Preferred,
+    /// `RequireDualStack`, IPv6 before IPv4.
+    Required,
 }
 
 /// The source of a Service's address.
@@ -39,21 +51,11 @@ pub(crate) enum AddressSource {
     Dhcp,
 }
 
-impl AddressSource {
-    /// The pool, unless the source is DHCP.
-    pub(crate) fn pool(self) -> Option<&'static Pool> {
-        match self {
-            Self::Lab => Some(&LAB),
-            Self::Edge => Some(&EDGE),
-            Self::Dhcp => None,
-        }
-    }
-}
-
 impl ServiceOptions {
     /// Carried by Harvester or by the guest, with an address of the pool for every load balancer.
     pub(crate) fn plain(on_host: bool) -> Self {
-        Self { on_host, local: false, source: AddressSource::Lab, shares: None, port: 80 }
+        let (source, families) = (AddressSource::Lab, Families::One);
+        Self { on_host, local: false, source, families, shares: None, port: 80 }
     }
 
     pub(crate) fn drawn(random: &mut fastrand::Rng) -> Self {
@@ -67,13 +69,20 @@ impl ServiceOptions {
             2 | 3 if !on_host => AddressSource::Edge,
             _ => AddressSource::Lab,
         };
-        Self { local: random.u8(..4) == 0, source, ..Self::plain(on_host) }
+        // a fifth of all Services
+        let families = match random.u8(..6) {
+            0 | 1 if !on_host && source != AddressSource::Dhcp => Families::Preferred,
+            2 | 3 if !on_host && source != AddressSource::Dhcp => Families::Required,
+            _ => Families::One,
+        };
+        Self { local: random.u8(..4) == 0, source, families, ..Self::plain(on_host) }
     }
 
     /// The choices that a Service shows.
     pub(crate) fn asked_by(service: &Service) -> Self {
         let annotations = service.annotations();
         let policy = service.spec.as_ref().and_then(|spec| spec.external_traffic_policy.as_deref());
+        let families = service.spec.as_ref().and_then(|spec| spec.ip_family_policy.as_deref());
         Self {
             on_host: annotations.contains_key(HEALTH_CHECK_PORT) || annotations.contains_key(DATA_PATH),
             local: policy == Some("Local"),
@@ -81,6 +90,11 @@ impl ServiceOptions {
                 Some("dhcp") => AddressSource::Dhcp,
                 _ if annotations.contains_key(SERVICE_NETWORK) => AddressSource::Edge,
                 _ => AddressSource::Lab,
+            },
+            families: match families {
+                Some("PreferDualStack") => Families::Preferred,
+                Some("RequireDualStack") => Families::Required,
+                _ => Families::One,
             },
             shares: annotations
                 .get(PRIMARY_SERVICE)
@@ -119,11 +133,19 @@ pub(super) fn key(index: usize) -> String {
 }
 
 pub(super) fn of(index: usize, options: ServiceOptions) -> Service {
-    let service = json!({
+    let mut service = json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": {"name": format!("web-{index}"), "namespace": "shop", "annotations": options.annotations()},
         "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"name": "http", "port": options.port}],
             "externalTrafficPolicy": if options.local { "Local" } else { "Cluster" }},
     });
+    match options.families {
+        Families::One => {}
+        Families::Preferred => service["spec"]["ipFamilyPolicy"] = "PreferDualStack".into(),
+        Families::Required => {
+            service["spec"]["ipFamilyPolicy"] = "RequireDualStack".into();
+            service["spec"]["ipFamilies"] = json!(["IPv6", "IPv4"]);
+        }
+    }
     serde_json::from_value(service).expect("this is a Service")
 }

@@ -1,7 +1,7 @@
 //! Carries out what [`decide`](super::decide) chooses: leases addresses, and writes `vipHost` before the status.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr},
     sync::{Arc, Mutex, MutexGuard},
 };
@@ -157,6 +157,13 @@ impl KubeVip {
         // Services that share an address have it on the interface once
         bound.dedup();
         bound
+    }
+
+    /// Those of them whose Services kube-vip passes over now.
+    pub(crate) fn left_on(&self, node: &str) -> BTreeSet<IpAddr> {
+        let state = self.state();
+        let left = state.values().filter(|of| of.node == node && of.passed_over);
+        left.flat_map(|of| of.addresses.iter().copied()).collect()
     }
 
     /// The announced addresses of each Service, stale ones included.

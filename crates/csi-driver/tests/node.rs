@@ -99,6 +99,32 @@ on_a_machine!(a_volume_is_not_looked_for_on_two_disks_that_both_call_themselves_
     assert_eq!([shown.checksum(), linked.checksum()], before);
 });
 
+// multipathd keeps a map that is mounted while its disk is in another machine
+on_a_machine!(what_another_machine_wrote_outlives_the_mount_of_a_map, EXT4, async |machine| {
+    let (map, disk) = machine.map("pvc-1", 64 * MIB);
+    let used = files("ext4", Mode::SingleNodeWriter);
+    for _ in 0..2 {
+        machine.stage("pvc-1", &used).await.unwrap();
+    }
+    assert_eq!(machine.layers(&machine.staging("pvc-1")), 1);
+    // the memory of the disk has the head of before
+    let _open = fs::File::open(disk.path()).unwrap();
+    disk.checksum();
+    let (elsewhere, at) = (map.again(), machine.folder().join("elsewhere"));
+    fs::create_dir(&at).unwrap();
+    run(&["mount"], &[elsewhere.path(), &at]);
+    fs::write(at.join("file"), "kept").unwrap();
+    run(&["umount"], &[&at]);
+    let before = elsewhere.checksum();
+    for answer in [machine.stage("pvc-1", &used).await, machine.unstage("pvc-1").await] {
+        let refusal = answer.unwrap_err();
+        assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal}");
+        assert!(refusal.message().contains("reset this machine"), "{refusal}");
+    }
+    assert_eq!(machine.layers(&machine.staging("pvc-1")), 1);
+    assert_eq!(elsewhere.again().checksum(), before);
+});
+
 // docs/contract/csi-driver.md#format
 on_a_machine!(a_disk_that_carries_something_is_never_formatted, EXT4, async |machine| {
     let cases: [(&str, &[&str], &str); 3] = [

@@ -94,7 +94,16 @@ async fn stage_files(
 pub(crate) async fn unstage(settings: &Settings, request: &NodeUnstageVolumeRequest) -> Result<(), Refusal> {
     let staging = settings.checked("staging_target_path", &request.staging_target_path)?;
     let place = settings.place(&staging, &mounts()?)?;
-    if place.kind == Kind::Mounted { unmount_all(&place.path).await } else { Ok(()) }
+    if place.kind != Kind::Mounted {
+        return Ok(());
+    }
+    if let Some(mount) = mounts::at(&mounts()?, &place.path)
+        // a disk that cannot be read is not written either, and the call has to end
+        && disk::was_elsewhere(settings, mount).await.unwrap_or(false)
+    {
+        return Err(plan::was_elsewhere(&mount.source.display().to_string()));
+    }
+    unmount_all(&place.path).await
 }
 
 /// NodePublishVolume.

@@ -121,6 +121,18 @@ pub(crate) fn size(kind: FileSystem, head: &[u8]) -> Option<u64> {
     }
 }
 
+/// Whether an ext4 was mounted in another machine since the kernel mounted it here, by its first bytes as the kernel holds
+/// them and as they are on the disk. Each mount that may write is counted and dated on the disk at once, and comes before a
+/// growth; the kernel's own growth is on the disk only half a minute later.
+pub(crate) fn was_elsewhere(held: &[u8], on_disk: &[u8]) -> bool {
+    const SUPERBLOCK: usize = 1024;
+    let (mounted_at, mounts, id) = (0x2c..0x30, 0x34..0x36, 0x68..0x78);
+    [mounted_at, mounts, id].into_iter().any(|field| {
+        let field = SUPERBLOCK + field.start..SUPERBLOCK + field.end;
+        held.get(field.clone()) != on_disk.get(field)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -190,6 +202,28 @@ mod tests {
         assert_eq!(size(FileSystem::Ext4, &head), Some(4_096_000));
         head[1024 + 0x60] = 0x80;
         assert_eq!(size(FileSystem::Ext4, &head), Some(4_096_000 + (4096 << 32)));
+    }
+
+    #[rstest]
+    #[case::mounted_at(0x2c, true)]
+    #[case::mounted_at(0x2f, true)]
+    #[case::mounts(0x34, true)]
+    #[case::made_anew(0x68, true)]
+    #[case::made_anew(0x77, true)]
+    // the kernel writes these later than it changes them
+    #[case::grown(4, false)]
+    #[case::free_blocks(0x0c, false)]
+    #[case::written_at(0x30, false)]
+    #[case::orphans(0xe8, false)]
+    fn a_mount_elsewhere_is_seen_by_what_the_kernel_writes_at_once(
+        #[case] at: usize,
+        #[case] expected: bool,
+    ) {
+        let mut on_disk = ext4();
+        assert!(!was_elsewhere(&ext4(), &on_disk));
+        on_disk[1024 + at] += 1;
+        assert_eq!(was_elsewhere(&ext4(), &on_disk), expected);
+        assert!(was_elsewhere(&ext4(), &[]));
     }
 
     #[rstest]

@@ -76,7 +76,46 @@ async fn examine(
     };
     let is_mounted = seen.iter().any(|mount| mount.device == device.number && mount.target != staging);
     let is_map = find::map_at(settings, device.number).is_some();
-    Ok(Disk { name, size, content, is_mounted, is_map })
+    let was_elsewhere = match mounted {
+        Some(mount) => was_elsewhere(settings, mount).await?,
+        None => false,
+    };
+    Ok(Disk { name, size, content, is_mounted, is_map, was_elsewhere })
+}
+
+/// Whether another machine has mounted the disk of a map since this one mounted the map. xfs shows nobody what it holds, so
+/// that it counts as the disk's.
+///
+/// # Errors
+/// Where the map or its disk cannot be read.
+pub(crate) async fn was_elsewhere(settings: &Settings, mount: &Mount) -> Result<bool, Refusal> {
+    let Some(FileSystem::Ext4) = FileSystem::seen(&mount.file_system) else { return Ok(false) };
+    let Some(map) = find::map_at(settings, mount.device) else { return Ok(false) };
+    // ext4 keeps its superblock where reads of the device find it
+    let (_, held) = read(&settings.devices.join(&map.name)).await?;
+    for disk in map.disks.iter().filter_map(|disk| find::path_of(settings, *disk)) {
+        if content::was_elsewhere(&held, &read_past_memory(&disk).await?) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The first bytes of a disk as they are on it, and not as the kernel remembers them.
+async fn read_past_memory(path: &Path) -> Result<Vec<u8>, Refusal> {
+    /// The kernel has the disk write to it.
+    #[repr(align(4096))]
+    struct Aligned([u8; HEAD]);
+
+    let of = path.to_owned();
+    let directly = i32::try_from(OFlags::DIRECT.bits()).unwrap_or_default();
+    let read = blocking(move || -> io::Result<_> {
+        let mut file = fs::OpenOptions::new().read(true).custom_flags(directly).open(of)?;
+        let mut head = Box::new(Aligned([0; HEAD]));
+        file.read_exact(&mut head.0)?;
+        Ok(head.0.to_vec())
+    });
+    read.await?.map_err(|error| internal(&format!("read {}", path.display()), &error))
 }
 
 /// The size of a disk and its first bytes. A disk that cannot be read is never taken for a blank one.

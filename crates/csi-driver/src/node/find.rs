@@ -121,6 +121,12 @@ pub(crate) fn map_at(settings: &Settings, number: Number) -> Option<Map> {
     is_map(&folder).then(|| Map { name, disks: disks.collect() })
 }
 
+/// The device of a disk that the machine has.
+pub(crate) fn path_of(settings: &Settings, disk: Number) -> Option<PathBuf> {
+    let folder = fs::canonicalize(settings.sysfs.join("dev/block").join(disk.to_string())).ok()?;
+    Some(settings.devices.join(folder.file_name()?))
+}
+
 fn is_map(folder: &Path) -> bool {
     fs::read(folder.join("dm/uuid")).is_ok_and(|uuid| uuid.starts_with(b"mpath-"))
 }

@@ -43,6 +43,8 @@ pub(crate) struct Disk {
     pub(crate) is_mounted: bool,
     /// A map of multipathd, and not the disk itself.
     pub(crate) is_map: bool,
+    /// A map that is mounted, and whose disk another machine has mounted since.
+    pub(crate) was_elsewhere: bool,
 }
 
 /// A step of NodeStageVolume.
@@ -67,10 +69,13 @@ const WORTH_GROWING: u64 = 64 << 10;
 /// How a disk comes to be mounted at its staging path.
 ///
 /// # Errors
-/// FAILED_PRECONDITION where something else is on the disk or mounted at the path; ALREADY_EXISTS where the volume is
+/// FAILED_PRECONDITION where its disk was in another machine while it was mounted here, where something else is on the disk or mounted at the path; ALREADY_EXISTS where the volume is
 /// mounted there in another way.
 pub(crate) fn stage(shown: &Shown, disk: &Disk, wanted: &Wanted) -> Result<Vec<Stage>, Refusal> {
     let name = &disk.name;
+    if disk.was_elsewhere {
+        return Err(was_elsewhere(name));
+    }
     let mut steps = Vec::new();
     // A map keeps its number while its disk is away, perhaps in another machine that writes to it, and what the kernel
     // holds of the file system is older then. Kubelet asks for what is mounted already after a restart, and where it had no
@@ -133,6 +138,14 @@ pub(crate) fn stage(shown: &Shown, disk: &Disk, wanted: &Wanted) -> Result<Vec<S
         steps.push(Stage::Grow);
     }
     Ok(steps)
+}
+
+/// An unmount would write the superblock as it was before, and an empty journal.
+pub(crate) fn was_elsewhere(disk: &str) -> Refusal {
+    Refusal::precondition(format!(
+        "{disk} is mounted here, and another machine has mounted its disk since: an unmount or a shutdown would write over \
+         what that machine wrote; reset this machine without a shutdown (`echo b > /proc/sysrq-trigger` on the node)"
+    ))
 }
 
 fn other_on(disk: &str, what: &str, wanted: &Wanted) -> Refusal {

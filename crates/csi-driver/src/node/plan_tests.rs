@@ -23,7 +23,14 @@ fn volume(options: &[&str]) -> Shown {
 }
 
 fn disk(content: Content) -> Disk {
-    Disk { name: "/dev/sdb".to_owned(), size: 100 * MIB, content, is_mounted: false, is_map: false }
+    Disk {
+        name: "/dev/sdb".to_owned(),
+        size: 100 * MIB,
+        content,
+        is_mounted: false,
+        is_map: false,
+        was_elsewhere: false,
+    }
 }
 
 fn ext4(mib: u64) -> Content {
@@ -80,6 +87,21 @@ fn a_map_that_no_pod_uses_is_mounted_anew_since_its_disk_may_have_been_elsewhere
 ) {
     let disk = Disk { is_map: true, is_mounted, ..disk(ext4(100)) };
     assert_eq!(stage(&shown, &disk, &wanted(FileSystem::Ext4)).unwrap(), expected);
+}
+
+#[rstest]
+#[case::for_no_pod(volume(&["rw"]), false)]
+#[case::for_no_pod_to_be_read(volume(&["ro"]), false)]
+#[case::for_a_pod(volume(&["rw"]), true)]
+#[case::for_a_pod_alone(Shown::Nothing, true)]
+fn what_another_machine_has_mounted_since_is_neither_unmounted_nor_grown(
+    #[case] shown: Shown,
+    #[case] is_mounted: bool,
+) {
+    let disk = Disk { is_map: true, is_mounted, was_elsewhere: true, ..disk(ext4(50)) };
+    let refusal = stage(&shown, &disk, &wanted(FileSystem::Ext4)).unwrap_err();
+    assert_eq!(refusal.code, Code::FailedPrecondition);
+    assert!(refusal.message.contains("reset this machine"), "{refusal}");
 }
 
 // docs/contract/csi-driver.md#format

@@ -135,6 +135,12 @@ impl Disk {
         Self { file, device }
     }
 
+    /// The same disk, as another machine has it.
+    pub(crate) fn again(&self) -> Self {
+        let device = sim_harvester::disks::attach(&self.file).unwrap().into();
+        Self { file: self.file.clone(), device }
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.device
     }
@@ -207,6 +213,31 @@ impl Machine {
         symlink("/dev/null", self.link(&format!("{name}-part1"))).unwrap();
         symlink(disk.path(), self.link(&name)).unwrap();
         disk
+    }
+
+    /// A disk with a map of multipathd over it, and the map. A second look at the file of a disk stands in for the map: both
+    /// have a memory of their own in the kernel, as in a machine.
+    pub(crate) fn map(&self, handle: &str, size: u64) -> (Disk, Disk) {
+        let map = self.disk(handle, size);
+        let disk = map.again();
+        let blocks = self.settings.sysfs.join("block");
+        let [map_folder, disk_folder] = [&map, &disk].map(|one| {
+            let folder = blocks.join(one.path().file_name().unwrap());
+            fs::create_dir_all(&folder).unwrap();
+            let number = fs::metadata(one.path()).unwrap().rdev();
+            let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
+            fs::write(folder.join("dev"), &number).unwrap();
+            fs::create_dir_all(self.settings.sysfs.join("dev/block")).unwrap();
+            symlink(&folder, self.settings.sysfs.join("dev/block").join(number)).unwrap();
+            folder
+        });
+        for name in ["dm", "slaves"] {
+            fs::create_dir(map_folder.join(name)).unwrap();
+        }
+        fs::write(map_folder.join("dm/uuid"), format!("mpath-0QEMU_QEMU_HARDDISK_drive-ua-{handle}"))
+            .unwrap();
+        symlink(&disk_folder, map_folder.join("slaves").join(disk_folder.file_name().unwrap())).unwrap();
+        (map, disk)
     }
 
     /// A disk that only sysfs names.

@@ -7,6 +7,7 @@
 //!                        ├─ follow   hosts where instances do not follow their machines' templates
 //!                        ├─ settle   writes of processes that died
 //!                        ├─ others   drivers that ignore the annotation
+//!                        ├─ migrations  for how long a machine is believed that it migrates
 //!                        ├─ pace     when a machine whose disks are on their way gets another one (pure, but for memory)
 //!                        ├─ batch    several disks by one write
 //!                        ├─ give_back  disks that the host does not bring
@@ -26,6 +27,7 @@ pub mod export;
 mod follow;
 mod give_back;
 pub mod hotplug;
+mod migrations;
 pub mod moved;
 pub(crate) mod on_for;
 mod others;
@@ -68,6 +70,7 @@ use session::{Ages, Holder, Session, Turns};
 use worker::Worker;
 
 pub use follow::TAKEN_WITHIN;
+pub use migrations::BELIEVED_FOR;
 pub use pace::{TOGETHER_WITHIN, UNMOUNTED_FOR, WAITED_FOR};
 pub use publish::TRIES;
 pub use session::{BLOCKED_FOR, LOOK_AGAIN, SILENT_FOR};
@@ -115,6 +118,7 @@ pub struct Attacher {
     batches: batch::Batches,
     pace: pace::Pace,
     lately: give_back::Lately,
+    migrations: migrations::Migrations,
     holder: Holder,
 }
 
@@ -125,8 +129,8 @@ impl Attacher {
         let process = RandomState::new().build_hasher().finish();
         let holder = Holder { name: format!("{}-{process:016x}", options.holder), written: 0.into() };
         let (plug, watches) = (plug::Plug::new(host.clone()), watches::Watches::new(host.clone(), tasks));
-        let (ages, turns, batches, pace, lately) = Default::default();
-        Self { host, options, plug, watches, ages, turns, batches, pace, lately, holder }
+        let (ages, turns, batches, pace, lately, migrations) = Default::default();
+        Self { host, options, plug, watches, ages, turns, batches, pace, lately, migrations, holder }
     }
 
     pub(crate) fn exports(&self) -> Option<&moved::Exports> {

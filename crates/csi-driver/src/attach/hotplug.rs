@@ -141,14 +141,19 @@ pub enum Direction {
     Out,
 }
 
-/// Whether a live migration of the instance is under way. The state of one that has ended or failed stays.
+/// Whether a live migration of the instance is under way.
 pub fn migrates(vmi: &VirtualMachineInstance) -> bool {
-    let state = vmi.status.as_ref().and_then(|status| status.migration_state.as_ref());
-    let is_over = |state: &MigrationState| {
-        let says = |key: &str| state.rest.get(key).filter(|value| !value.is_null());
-        state.completed || says("failed") == Some(&Value::Bool(true)) || says("endTimestamp").is_some()
-    };
-    runs(vmi) && state.is_some_and(|state| !is_over(state))
+    migration(vmi).is_some()
+}
+
+/// The state of a live migration that is under way, by the words that KubeVirt goes by (docs/contract/csi-driver.md#migrates).
+/// The state of one that has ended or failed stays, as does that of one that was never begun.
+pub fn migration(vmi: &VirtualMachineInstance) -> Option<&MigrationState> {
+    let state = vmi.status.as_ref().and_then(|status| status.migration_state.as_ref())?;
+    let says = |key: &str| state.rest.get(key).filter(|value| !value.is_null());
+    let is_over =
+        state.completed || says("failed") == Some(&Value::Bool(true)) || says("endTimestamp").is_some();
+    (is_running(vmi) && says("startTimestamp").is_some() && !is_over).then_some(state)
 }
 
 /// How far the volume is in the instance, or on its way.

@@ -318,7 +318,7 @@ impl Session<'_> {
                 None => Some(vm.clone()),
             };
             let mut vmi = match self.call.instances().await {
-                Some(instances) => instances.get(&self.call.key(machine)),
+                Some(instances) => self.watched_instance(&instances, machine),
                 None => self.read_instance(machine).await?,
             };
             let volume = self.volume.as_str();

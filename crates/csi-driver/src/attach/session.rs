@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use controller_kit::Cache;
 use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations::CSI_ATTACH};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::{ListParams, Patch, PatchParams};
@@ -124,7 +125,7 @@ impl<'a> Session<'a> {
             None => self.read_claim().await?,
         };
         let vmi = match instances {
-            Some(instances) => instances.get(&self.call.key(machine)),
+            Some(instances) => self.watched_instance(&instances, machine),
             None => self.read_instance(machine).await?,
         };
         // a machine that a watch does not show may be new
@@ -200,8 +201,17 @@ impl<'a> Session<'a> {
         let read = read.map_err(|error| Refusal::of_host(&doing(), &error))?;
         Ok(read.map(|mut vmi| {
             hotplug::trim_instance(&mut vmi);
-            Arc::new(vmi)
+            self.attacher.migrations.believed(Arc::new(vmi))
         }))
+    }
+
+    /// The machine's instance as its watch shows it.
+    pub(super) fn watched_instance(
+        &self,
+        instances: &Cache<VirtualMachineInstance>,
+        machine: &str,
+    ) -> Option<Arc<VirtualMachineInstance>> {
+        instances.get(&self.call.key(machine)).map(|vmi| self.attacher.migrations.believed(vmi))
     }
 
     /// Lists all machines, uncached.

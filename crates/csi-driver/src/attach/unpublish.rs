@@ -280,7 +280,7 @@ impl Session<'_> {
             };
             let volume = self.volume.as_str();
             let mut vmi = match self.call.instances().await {
-                Some(instances) => instances.get(&self.call.key(machine)),
+                Some(instances) => self.watched_instance(&instances, machine),
                 None => None,
             };
             let mut disk = hotplug::disk(vm.as_deref(), vmi.as_deref(), volume);

@@ -424,7 +424,7 @@ async fn a_live_migration_is_named_as_what_is_waited_for() {
     bed.go_driver_adds("a").await;
     sleep(Duration::from_secs(1)).await;
     bed.works.store(false, Ordering::Relaxed);
-    let status = json!({"status": {"migrationState": {"completed": false},
+    let status = json!({"status": {"migrationState": {"startTimestamp": "2026-01-01T00:00:00Z"},
         "volumeStatus": [{"name": VOLUME, "phase": "MountedToPod", "hotplugVolume": {}}]}});
     bed.instances().patch("a", &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
     let _reconciler = bed.start_reconciler("healer");

@@ -224,7 +224,7 @@ async fn a_caller_with_a_deadline_of_its_own_is_answered_by_then() {
 
 /// A sidecar has ten workers, and waits 110 s for each answer.
 #[rstest]
-#[case::migration(json!({"status": {"migrationState": {"completed": false}}}), "live migration")]
+#[case::migration(json!({"status": {"migrationState": {"startTimestamp": "2026-01-01T00:00:00Z"}}}), "live migration")]
 #[case::host_node(json!({"status": {"phase": "Unknown", "nodeName": "host-9"}}), "VirtualMachineInstance shop/a")]
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_the_host_says_is_blocked_holds_no_caller_for_long(

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use csi_driver::attach::BELIEVED_FOR;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api,
@@ -15,7 +16,7 @@ use tokio::time::sleep;
 use tonic::Code;
 
 use super::{
-    bed::{Bed, NAMESPACE, OLD},
+    bed::{Bed, NAMESPACE, OLD, VOLUME},
     process::Process,
     replay::Replay,
     round::Deeds,
@@ -93,6 +94,50 @@ async fn a_machine_that_migrates_is_written_when_it_has_arrived(
     answer.unwrap();
     assert_eq!(bed.with_volume().await, expected(is_publish));
     bed.was_in_one_machine_at_a_time();
+    bed.tasks.end().await;
+}
+
+// docs/contract/csi-driver.md#migrates
+#[rstest]
+#[tokio::test(start_paused = true)]
+async fn a_machine_whose_migration_was_never_begun_is_written_at_once(
+    #[values(true, false)] is_publish: bool,
+) {
+    let bed = Bed::new("v1.8.0").await;
+    let driver = Process::new(&bed, "first", 0, &Deeds::default());
+    if !is_publish {
+        driver.call(true, "a").await.unwrap();
+    }
+    bed.migrates().await;
+    let left = Patch::Merge(json!({"status": {"migrationState": {"startTimestamp": null}}}));
+    bed.instances().patch("a", &PatchParams::default(), &left).await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    driver.call(is_publish, "a").await.unwrap();
+    assert_eq!(bed.with_volume().await, expected(is_publish));
+    bed.tasks.end().await;
+}
+
+#[rstest]
+#[tokio::test(start_paused = true)]
+async fn a_machine_whose_migration_does_not_end_is_written_after_an_hour(
+    #[values(true, false)] is_publish: bool,
+) {
+    let bed = Bed::new("v1.8.0").await;
+    let driver = Process::new(&bed, "first", 0, &Deeds::default());
+    if !is_publish {
+        driver.call(true, "a").await.unwrap();
+    }
+    bed.migrates().await;
+    let before = bed.template().await;
+    for _ in 0..2 {
+        driver.call(is_publish, "a").await.unwrap_err();
+        assert_eq!(bed.template().await, before);
+        sleep(BELIEVED_FOR / 2).await;
+    }
+    // the host plugs nothing yet
+    driver.call(is_publish, "a").await.unwrap_err();
+    let has_it = bed.template().await.0.to_string().contains(VOLUME);
+    assert_eq!(has_it, is_publish);
     bed.tasks.end().await;
 }
 

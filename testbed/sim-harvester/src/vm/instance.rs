@@ -8,7 +8,7 @@ use std::{
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
 
-use harvester_api::labels;
+use harvester_api::{kubevirt::MigrationState, labels};
 
 use super::{Instance, Vm};
 use crate::{
@@ -199,9 +199,13 @@ pub(super) fn complaints(instance: &Instance) -> Vec<Value> {
         .collect()
 }
 
+/// By the words that KubeVirt itself goes by.
 pub(super) fn migrating(instance: &Instance) -> bool {
     let state = instance.status.as_ref().and_then(|status| status.migration_state.as_ref());
-    state.is_some_and(|state| !state.completed)
+    let says = |state: &MigrationState, key: &str| state.rest.get(key).is_some_and(|it| !it.is_null());
+    state.is_some_and(|state| {
+        says(state, "startTimestamp") && !state.completed && !says(state, "endTimestamp")
+    })
 }
 
 pub(super) fn node_selector(instance: &Instance) -> BTreeMap<String, String> {

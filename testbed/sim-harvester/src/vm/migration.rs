@@ -128,6 +128,7 @@ pub(super) fn decide(seen: &Seen<'_>) -> Option<Step> {
             "startTimestamp": now,
             "endTimestamp": Value::Null,
             "completed": false,
+            "failed": Value::Null,
         }}}))),
     }
 }
@@ -258,8 +259,13 @@ mod tests {
         assert_eq!(ended["status"]["migrationState"]["failed"], true);
         let mut json = moving.json();
         json_patch::merge(&mut json, &ended);
-        assert_eq!(abort(&RawObject::from_json(json).unwrap(), &[], NOW), None);
+        let mut aborted = RawObject::from_json(json).unwrap();
+        assert_eq!(abort(&aborted, &[], NOW), None);
         assert_eq!(abort(&instance(), &[], NOW), None);
+        run(&mut migration("m1"), &mut aborted, &[host("host-2", "west")], &["m1".to_owned()]);
+        let state = &aborted.json()["status"]["migrationState"];
+        assert_eq!((&state["failed"], &state["completed"]), (&Value::Null, &json!(true)), "of the next one");
+        assert_eq!(state["startTimestamp"], NOW);
     }
 
     #[test]

@@ -124,11 +124,16 @@ fn template_and_instance_show_of_each_volume_whether_the_host_follows_the_templa
 #[case::runs("Running", Value::Null, false)]
 #[case::starting("Scheduling", Value::Null, true)]
 #[case::host_node_silent("Unknown", Value::Null, true)]
-#[case::migrating("Running", json!({"completed": false, "endTimestamp": null}), true)]
-#[case::migrating_by_an_early_state("Running", json!({"targetNode": "host-2"}), true)]
+#[case::migrating("Running", json!({"startTimestamp": "2026-01-01T00:00:00Z", "endTimestamp": null}), true)]
+#[case::handed_over("Running", json!({"migrationUid": "m1", "targetNode": "host-2"}), false)]
+#[case::handed_over_anew("Running", json!({"startTimestamp": null, "completed": false}), false)]
 #[case::migrated("Running", json!({"completed": true}), false)]
-#[case::migration_failed("Running", json!({"completed": false, "failed": true}), false)]
-#[case::migration_has_an_end("Running", json!({"endTimestamp": "2026-01-01T00:00:00Z"}), false)]
+#[case::migration_failed("Running", json!({"startTimestamp": "2026-01-01T00:00:00Z", "failed": true}), false)]
+#[case::migration_has_an_end(
+    "Running",
+    json!({"startTimestamp": "2026-01-01T00:00:00Z", "endTimestamp": "2026-01-01T00:00:00Z"}),
+    false
+)]
 fn the_host_says_that_no_volume_gets_on(
     #[case] of_instance: &str,
     #[case] migration_state: Value,
@@ -141,6 +146,17 @@ fn the_host_says_that_no_volume_gets_on(
     trim_instance(&mut vmi);
     assert_eq!(is_blocked(Some(&vmi)), expected);
     assert_eq!(on_their_way(with().as_ref(), Some(&vmi)).is_empty(), expected, "nothing is plugged now");
+}
+
+#[rstest]
+#[case::running("Running", true)]
+#[case::host_node_silent("Unknown", false)]
+#[case::at_its_end("Failed", false)]
+fn only_an_instance_that_runs_migrates(#[case] phase: &str, #[case] expected: bool) {
+    let mut vmi = instance(phase, &[], &[]);
+    let state = json!({"startTimestamp": "2026-01-01T00:00:00Z"});
+    vmi.status.as_mut().unwrap().migration_state = Some(serde_json::from_value(state).unwrap());
+    assert_eq!(migrates(&vmi), expected);
 }
 
 #[rstest]

@@ -230,10 +230,12 @@ mod tests {
         #[case] expected: Step,
     ) {
         let in_state = |state: Value| Case { migration_state: state, ..case.clone() };
-        let migrates = in_state(json!({"completed": false}));
+        let migrates = in_state(json!({"startTimestamp": "2026-01-01T00:00:00Z"}));
         assert_eq!((migrates.step(true), migrates.step(false)), (expected.clone(), expected));
         let arrived = in_state(json!({"completed": true}));
         assert_eq!(arrived.step(true), case.step(true));
+        let handed_over = in_state(json!({"targetNode": "host-2"}));
+        assert_eq!(handed_over.step(true), case.step(true));
     }
 
     #[rstest]

@@ -212,9 +212,9 @@ fn what_is_there_is_asked_neither_for_its_use_nor_for_its_order(#[case] case: Ca
     case().answered(|it| it.order = Some(Order::After("bad".to_owned()))),
     For::Other("bad".to_owned())
 )]
-#[case::migration(case().migrates(json!({"completed": false})), For::Migration)]
+#[case::migration(case().migrates(begun()), For::Migration)]
 #[case::migration_of_one_that_was_joined(
-    case().owned("a", "attach").migrates(json!({"completed": false})),
+    case().owned("a", "attach").migrates(begun()),
     For::Migration
 )]
 #[case::leaves_here(
@@ -264,6 +264,11 @@ fn the_annotation_is_written_before_the_machine_and_settled_before_a_disk_is_add
     assert_eq!(case.stale().step(), expected);
 }
 
+/// The state of a live migration that is under way.
+fn begun() -> Value {
+    json!({"startTimestamp": "2026-01-01T00:00:00Z"})
+}
+
 /// What is written into no template is written all the same, and a refusal is no matter of the migration.
 #[rstest]
 #[case::settled(case().unsettled(), write(Some("b"), None, false))]
@@ -271,14 +276,15 @@ fn the_annotation_is_written_before_the_machine_and_settled_before_a_disk_is_add
 #[case::ready(case().owned("a", "attach").in_template().in_instance("Ready"), Step::Done)]
 #[case::in_another(case().owned("b", "attach").answered(|it| it.there = There::Volume), Step::Refuse(in_b()))]
 fn a_migration_keeps_only_the_template_as_it_is(#[case] case: Case, #[case] expected: Step) {
-    assert_eq!(case.migrates(json!({"completed": false})).step(), expected);
+    assert_eq!(case.migrates(begun()).step(), expected);
 }
 
 #[rstest]
 #[case::completed(json!({"completed": true}))]
-#[case::failed(json!({"failed": true}))]
-#[case::ended(json!({"completed": false, "endTimestamp": "2026-01-01T00:00:00Z"}))]
-fn a_migration_that_is_over_keeps_no_disk_out(#[case] state: Value) {
+#[case::failed(json!({"startTimestamp": "2026-01-01T00:00:00Z", "failed": true}))]
+#[case::ended(json!({"startTimestamp": "2026-01-01T00:00:00Z", "endTimestamp": "2026-01-01T00:00:00Z"}))]
+#[case::never_begun(json!({"migrationUid": "gone", "targetNode": "host-2"}))]
+fn a_migration_that_is_not_under_way_keeps_no_disk_out(#[case] state: Value) {
     assert_eq!(case().migrates(state).step(), write(None, None, true));
 }
 

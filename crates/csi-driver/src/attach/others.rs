@@ -127,7 +127,8 @@ impl Session<'_> {
     }
 
     /// Takes a disk that nobody was told of out of the machine, and its mark out of the annotation. Where it is marked,
-    /// somebody else may have done it already.
+    /// somebody else may have done it already. A live migration is no reason to wait: nobody uses the disk, and another
+    /// machine has the volume.
     async fn take_back(&self, machine: &str, is_marked: bool) -> Result<(), Refusal> {
         let _turn = self.attacher.turns.alone(machine).await;
         let (mut tries, mut refused, mut has_changed_way) = (0, None, false);
@@ -145,9 +146,6 @@ impl Session<'_> {
             tries = self.again(tries, machine)?;
             let disk = hotplug::disk(seen.vm.as_deref(), seen.vmi.as_deref(), self.volume.as_str());
             let has_it = matches!(disk, Disk::Ready | Disk::InTemplate | Disk::Adding(_));
-            if has_it && seen.vmi.as_deref().is_some_and(hotplug::migrates) {
-                return Err(Refusal::aborted("a live migration of the machine is under way"));
-            }
             if let Some(vm) = seen.vm.as_deref().filter(|_| has_it) {
                 match self.attacher.plug.remove(vm, self.volume.as_str()).await? {
                     Written::Done(_) if !is_marked => return Ok(()),

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use csi_driver::attach::BELIEVED_FOR;
+use csi_driver::attach::{BELIEVED_FOR, hotplug};
+use harvester_api::{VirtualMachine, annotations::CSI_ATTACH};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api,
@@ -138,6 +139,30 @@ async fn a_machine_whose_migration_does_not_end_is_written_after_an_hour(
     driver.call(is_publish, "a").await.unwrap_err();
     let has_it = bed.template().await.0.to_string().contains(VOLUME);
     assert_eq!(has_it, is_publish);
+    bed.tasks.end().await;
+}
+
+// docs/contract/csi-driver.md#migrates
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_another_machine_has_too_leaves_one_that_migrates() {
+    let bed = Bed::new("v1.8.0").await;
+    let driver = Process::new(&bed, "first", 0, &Deeds::default());
+    driver.call(true, "a").await.unwrap();
+    bed.migrates().await;
+    // as the Go driver adds it
+    let b = bed.machines().get("b").await.unwrap();
+    let patch = serde_json::from_value(hotplug::add(&b, VOLUME).unwrap()).unwrap();
+    bed.machines().patch("b", &PatchParams::default(), &Patch::<VirtualMachine>::Json(patch)).await.unwrap();
+    let text = json!({"vm": "b", "vmUid": b.metadata.uid, "op": "attach", "holder": "dead", "leaving": "a"});
+    let told = Patch::Merge(json!({"metadata": {"annotations": {CSI_ATTACH: text.to_string()}}}));
+    bed.claims().patch(VOLUME, &PatchParams::default(), &told).await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    let refused = driver.call(true, "b").await.unwrap_err();
+    assert!(!refused.message().contains("live migration"), "{refused}");
+    assert!(!bed.template().await.0.to_string().contains(VOLUME));
+    bed.arrives().await;
+    bed.until("it has left", async || driver.call(true, "b").await.is_ok()).await;
+    assert_eq!(bed.with_volume().await, ["b"]);
     bed.tasks.end().await;
 }
 

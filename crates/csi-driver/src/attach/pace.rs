@@ -83,8 +83,8 @@ struct Known {
     wanted: Option<Wanted>,
     /// The holder of the annotation by which it is added, and since when this process knows of it.
     holder: Option<(String, Instant)>,
-    /// The class of its claim, which was not bound when this process added the disk.
-    unbound_class: Option<String>,
+    /// The class of its claim, which was not bound when this process added the disk, and when that was.
+    unbound_class: Option<(String, Instant)>,
 }
 
 struct KeptOut {
@@ -133,11 +133,9 @@ impl Pace {
         unbound_class: Option<&str>,
     ) {
         self.of(machine, |it| {
-            let known = it.volume(volume);
-            known.way = Some((direction, Instant::now()));
-            if let Some(class) = unbound_class {
-                known.unbound_class = Some(class.to_owned());
-            }
+            let (known, now) = (it.volume(volume), Instant::now());
+            known.way = Some((direction, now));
+            known.unbound_class = unbound_class.map(|class| (class.to_owned(), now));
             // it has had its turn
             known.wanted.take_if(|_| direction == Direction::In);
         });
@@ -157,6 +155,7 @@ impl Pace {
                 known.way = known.way.filter(|(direction, _)| seen.get(volume) == Some(direction));
                 known.wanted = known.wanted.filter(|wanted| wanted.last.elapsed() < WANTED_FOR);
                 known.kept_out.take_if(|kept| kept.at.elapsed() >= REMEMBERED_FOR);
+                known.unbound_class.take_if(|(_, at)| at.elapsed() >= REMEMBERED_FOR);
                 let is_to_come = known.kept_out.is_some() || known.unbound_class.is_some();
                 known.way.is_some() || is_to_come || known.wanted.is_some()
             });
@@ -256,11 +255,15 @@ impl Pace {
         self.of(machine, |it| it.freed.is_some_and(|freed| freed.elapsed() < UNMOUNTED_FOR))
     }
 
-    /// The disk came into the machine. Of the room that its class has, one that was bound before says nothing.
-    pub(super) fn came(&self, machine: &str, volume: &str) {
+    /// The disk came into the machine, or only into the template of one that does not run. Its class has room where it was
+    /// added unbound after the class was found full, and is ready.
+    pub(super) fn came(&self, machine: &str, volume: &str, is_ready: bool) {
         self.of(machine, |it| {
-            let class = it.volumes.remove(volume).and_then(|known| known.unbound_class);
-            class.and_then(|class| it.classes.remove(&class));
+            let added = it.volumes.remove(volume).and_then(|known| known.unbound_class);
+            let Some((class, at)) = added.filter(|_| is_ready) else { return };
+            if it.classes.get(&class).is_some_and(|full| *full <= at) {
+                it.classes.remove(&class);
+            }
         });
     }
 
@@ -416,16 +419,39 @@ mod tests {
         assert!(!pace.is_doubtful("a", "pvc-2", None) && !pace.is_doubtful("a", "pvc-2", Some("longhorn")));
         for (volume, unbound_class) in [("bound", None), ("longhorn", Some("longhorn"))] {
             pace.wrote("a", volume, Direction::In, unbound_class);
-            pace.came("a", volume);
+            pace.came("a", volume, true);
             assert!(pace.is_doubtful("a", "pvc-3", Some("lvm")), "{volume} says nothing of the class");
         }
         pace.wrote("a", "pvc-2", Direction::In, Some("lvm"));
         // it is on its way no more, and another call has looked
         pace.look("a", &BTreeMap::new());
-        pace.came("a", "pvc-2");
+        pace.came("a", "pvc-2", true);
         assert!(!pace.is_doubtful("a", "pvc-3", Some("lvm")) && pace.is_doubtful("a", "pvc-1", Some("lvm")));
         tokio::time::advance(REMEMBERED_FOR).await;
         assert!(!pace.is_doubtful("a", "pvc-1", None));
+    }
+
+    /// It may have had the last room of its class.
+    #[rstest]
+    #[case::before_its_class_was_full(true, Some("lvm"), true)]
+    #[case::bound_meanwhile(false, None, true)]
+    #[case::into_a_template_alone(false, Some("lvm"), false)]
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_that_came_leaves_its_class_doubtful(
+        #[case] is_before: bool,
+        #[case] of_last_write: Option<&str>,
+        #[case] is_ready: bool,
+    ) {
+        let pace = Pace::default();
+        pace.wrote("a", "pvc-2", Direction::In, Some("lvm"));
+        tokio::time::advance(Duration::from_secs(30)).await;
+        pace.keep_out("a", "pvc-1", Some("lvm"), "why");
+        if !is_before {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            pace.wrote("a", "pvc-2", Direction::In, of_last_write);
+        }
+        pace.came("a", "pvc-2", is_ready);
+        assert!(pace.is_doubtful("a", "pvc-3", Some("lvm")));
     }
 
     #[tokio::test(start_paused = true)]
@@ -461,7 +487,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(240)).await;
         assert_eq!(kept_out(false), None);
         assert_eq!(pace.times("a", "pvc-1"), 40);
-        pace.came("a", "pvc-1");
+        pace.came("a", "pvc-1", true);
         assert_eq!(pace.keep_out("a", "pvc-1", None, "why").as_secs(), 15);
     }
 
@@ -517,7 +543,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(5)).await;
         match between {
             Some(direction) => drop(pace.look("a", &seen(direction))),
-            None => pace.came("a", "pvc-1"),
+            None => pace.came("a", "pvc-1", true),
         }
         tokio::time::advance(Duration::from_secs(10_000)).await;
         assert_eq!(pace.look("a", &seen(Direction::In))["pvc-1"], TOGETHER_WITHIN);

@@ -145,7 +145,9 @@ impl Session<'_> {
                 }
                 Next::Done => {
                     drop(turn);
-                    self.attacher.pace.came(machine, self.volume.as_str());
+                    let volume = self.volume.as_str();
+                    let disk = hotplug::disk(seen.vm.as_deref(), seen.vmi.as_deref(), volume);
+                    self.attacher.pace.came(machine, volume, disk == Disk::Ready);
                     return self.alone_in(machine, course.added).await;
                 }
                 Next::Wait(until) => {
@@ -335,7 +337,7 @@ impl Session<'_> {
             }
             match disk {
                 Disk::Ready | Disk::InTemplate => {
-                    self.attacher.pace.came(machine, volume);
+                    self.attacher.pace.came(machine, volume, disk == Disk::Ready);
                     return Ok(Ready::Yes);
                 }
                 Disk::Absent | Disk::Removing(_) | Disk::Fixed(_) => return Ok(Ready::Again),

@@ -22,8 +22,9 @@ use serde_json::json;
 
 use super::{
     on_for::{self, Leaves},
-    ownership::{Recorded, STALE_AFTER},
+    ownership::{Ownership, Recorded, STALE_AFTER},
     session::{Session, recorded},
+    unpublish::Own,
 };
 use crate::{
     guest::User,
@@ -83,9 +84,9 @@ impl Session<'_> {
         // nobody wrote whether it is a disk or an export
         let is_unknown = record::reach_of(&claim).is_none();
         let mut is_annotated = is_annotated(&claim);
-        if is_unknown && let Some(machine) = self.left_behind(&claim).await? {
+        if is_unknown && let Some(left) = self.left_behind(&claim).await? {
             // a write that is on its way there fails then
-            self.detach(&machine).await?;
+            self.detach_by(&left.vm, Own::left_behind(&left)).await?;
             is_annotated = self.is_annotated().await?;
         }
         // on already, and annotated: who switched it on ended before its second look
@@ -236,12 +237,12 @@ impl Session<'_> {
         Ok(self.read_claim().await?.is_some_and(|claim| is_annotated(&claim)))
     }
 
-    /// The machine of an annotation that nobody has changed for long, where no machine has the volume: a process that was to
+    /// An annotation that nobody has changed for long, where no machine has the volume: a process that was to
     /// add the disk, or had given up, ended before it took the annotation back.
-    async fn left_behind(&self, claim: &PersistentVolumeClaim) -> Result<Option<String>, Refusal> {
+    async fn left_behind(&self, claim: &PersistentVolumeClaim) -> Result<Option<Ownership>, Refusal> {
         let Recorded::Ownership(ownership) = recorded(claim) else { return Ok(None) };
         let is_stale = self.attacher.ages.unchanged_for(claim) >= STALE_AFTER;
-        Ok((is_stale && !self.has_machines().await?).then_some(ownership.vm))
+        Ok((is_stale && !self.has_machines().await?).then_some(ownership))
     }
 
     fn is_in_machines(&self, claim: &str) -> Refusal {

@@ -193,7 +193,7 @@ impl Session<'_> {
         let Some(claim) = self.annotate(claim, Some(ours)).await? else {
             return Ok(Removed::Again);
         };
-        *own = Own { holder: holder(&claim), is_settled: false, ..*own };
+        (own.holder, own.is_settled) = (holder(&claim), false);
         match (&seen.vm, disk) {
             (None, Disk::Absent) => Ok(Removed::Again),
             (None, _) => Ok(Removed::Leaving(None)),
@@ -319,12 +319,19 @@ pub(super) struct Own {
     is_settled: bool,
     /// After a write of this call nothing of the disk was in the machine any more.
     has_left: bool,
+    /// Only what this annotation left behind is to go, and no disk that another one has brought since.
+    left_by: Option<String>,
 }
 
 impl Own {
     /// The annotation is written, and after it the template, which has the disk no more.
     pub(super) fn written(claim: &PersistentVolumeClaim) -> Self {
-        Self { holder: holder(claim), is_settled: true, has_left: false }
+        Self { holder: holder(claim), is_settled: true, ..Self::default() }
+    }
+
+    /// The annotation was left behind, and nothing of the disk is in the machine.
+    pub(super) fn left_behind(annotation: &Ownership) -> Self {
+        Self { left_by: Some(annotation.holder.clone()), ..Self::default() }
     }
 }
 

@@ -69,6 +69,9 @@ fn by_all(facts: &Facts<'_>) -> Step {
     if let Disk::Fixed(name) = disk {
         return Step::Fixed(name);
     }
+    if is_overtaken(facts, &disk) {
+        return Step::Done;
+    }
     if seen.claim.is_none() {
         // nobody can attach a volume that is gone, so its disk needs no annotation to leave
         return match disk {
@@ -119,6 +122,16 @@ fn by_all(facts: &Facts<'_>) -> Step {
     }
 }
 
+/// Whether the annotation that was left behind is another one by now, or the volume is in its machine after all.
+fn is_overtaken(facts: &Facts<'_>, disk: &Disk) -> bool {
+    let Some(left_by) = &facts.own.left_by else { return false };
+    match facts.seen.recorded() {
+        Recorded::Ownership(it) if Some(&it.holder) == facts.own.holder.as_ref() => false,
+        Recorded::Ownership(it) => it.holder != *left_by || *disk != Disk::Absent,
+        _ => true,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -161,7 +174,8 @@ mod tests {
 
         /// This call wrote the annotation, and the machine after it.
         fn settled(self, has_left: bool) -> Self {
-            Self { own: Own { holder: Some("pod".to_owned()), is_settled: true, has_left }, ..self }
+            let holder = Some("pod".to_owned());
+            Self { own: Own { holder, is_settled: true, has_left, left_by: None }, ..self }
         }
 
         fn step(&self, is_fresh: bool) -> Step {
@@ -249,6 +263,22 @@ mod tests {
     )]
     fn what_a_watch_says_is_enough_for_a_write_and_a_wait(#[case] case: Case, #[case] expected: Step) {
         assert_eq!((case.step(true), case.step(false)), (expected.clone(), expected));
+    }
+
+    #[rstest]
+    #[case::as_it_was_left(case(says("a", "attach")), "pod", write())]
+    #[case::joined(case(says("a", "attach")), "former", Step::Done)]
+    #[case::joined_and_added(case(says("a", "attach")).has(true, true), "former", Step::Done)]
+    #[case::added_late(case(says("a", "attach")).has(true, false), "pod", Step::Done)]
+    #[case::removed(case(Value::Null), "pod", Step::Done)]
+    #[case::of_this_call_by_now(case(says("a", "detach")).settled(true), "former", Step::Forget)]
+    fn what_was_left_behind_goes_and_no_disk_that_another_call_brings(
+        #[case] case: Case,
+        #[case] left_by: &str,
+        #[case] expected: Step,
+    ) {
+        let own = Own { left_by: Some(left_by.to_owned()), ..case.own.clone() };
+        assert_eq!(Case { own, ..case }.step(true), expected);
     }
 
     #[rstest]

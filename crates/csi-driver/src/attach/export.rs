@@ -22,7 +22,7 @@ use serde_json::json;
 
 use super::{
     on_for::{self, Leaves},
-    ownership::{Ownership, Recorded, STALE_AFTER},
+    ownership::{Recorded, STALE_AFTER},
     session::{Session, recorded},
     unpublish::Own,
 };
@@ -84,9 +84,17 @@ impl Session<'_> {
         // nobody wrote whether it is a disk or an export
         let is_unknown = record::reach_of(&claim).is_none();
         let mut is_annotated = is_annotated(&claim);
-        if is_unknown && let Some(left) = self.left_behind(&claim).await? {
-            // a write that is on its way there fails then
-            self.detach_by(&left.vm, Own::left_behind(&left)).await?;
+        if is_unknown && self.is_left_behind(&claim).await? {
+            match recorded(&claim) {
+                // a write that is on its way there fails then
+                Recorded::Ownership(left) => self.detach_by(&left.vm, Own::left_behind(&left)).await?,
+                Recorded::Unreadable => {
+                    let removed = self.annotate(&claim, None).await?;
+                    removed
+                        .ok_or_else(|| Refusal::aborted(format!("somebody else has just written {name}")))?;
+                }
+                Recorded::Nothing => {}
+            }
             is_annotated = self.is_annotated().await?;
         }
         // on already, and annotated: who switched it on ended before its second look
@@ -237,12 +245,11 @@ impl Session<'_> {
         Ok(self.read_claim().await?.is_some_and(|claim| is_annotated(&claim)))
     }
 
-    /// An annotation that nobody has changed for long, where no machine has the volume: a process that was to
-    /// add the disk, or had given up, ended before it took the annotation back.
-    async fn left_behind(&self, claim: &PersistentVolumeClaim) -> Result<Option<Ownership>, Refusal> {
-        let Recorded::Ownership(ownership) = recorded(claim) else { return Ok(None) };
-        let is_stale = self.attacher.ages.unchanged_for(claim) >= STALE_AFTER;
-        Ok((is_stale && !self.has_machines().await?).then_some(ownership))
+    /// Whether nobody has changed the annotation for long, and no machine has the volume: a process that was to add the
+    /// disk, or had given up, ended before it took the annotation back. A text that is none of ours counts as long.
+    async fn is_left_behind(&self, claim: &PersistentVolumeClaim) -> Result<bool, Refusal> {
+        let is_stale = is_annotated(claim) && self.attacher.ages.unchanged_for(claim) >= STALE_AFTER;
+        Ok(is_stale && !self.has_machines().await?)
     }
 
     fn is_in_machines(&self, claim: &str) -> Refusal {

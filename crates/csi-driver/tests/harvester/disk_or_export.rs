@@ -65,9 +65,9 @@ test_cluster::component_tests! {
         let claim = format!("{namespace}/{VOLUME}");
         let vm = cluster.harvester.get::<VirtualMachine>(&format!("{namespace}/vm-a")).await.unwrap();
         bed.attachment("node-b").await;
-        // the machine of now, and one that was there before it
-        for uid in [vm.metadata.uid.unwrap(), "former".to_owned()] {
-            let text = json!({"vm": "vm-a", "vmUid": uid, "op": "attach", "holder": "other"}).to_string();
+        let of = |uid: &str| json!({"vm": "vm-a", "vmUid": uid, "op": "attach", "holder": "other"}).to_string();
+        // the machine of now, one that was there before it, and a text that is none of ours
+        for text in [of(&vm.metadata.uid.unwrap()), of("former"), "x".to_owned()] {
             let left = json!({"metadata": {"annotations":
                 {"driver.harvesterhci.io/volume": null, CSI_ATTACH: text}}});
             cluster.harvester.patch::<PersistentVolumeClaim>(&claim, left).await;

@@ -164,6 +164,33 @@ test_cluster::component_tests! {
         }
     }
 
+    // docs/contract/addresses.md#7, #9
+    #[simulated_only("faults are the simulated server's")]
+    async fn a_leader_that_reads_the_crd_at_the_second_try_takes_nothing_away_and_shows_no_half(cluster: TestCluster) {
+        let mut lab = Lab::serving(cluster).await;
+        let one = "{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: IPPool, metadata: {name: six},
+            spec: {ranges: [{subnet: 'fd00:6::10/128'}], selector: {scope: [{project: '*', namespace: team-a, guestCluster: '*'}]}}}";
+        lab.cluster.harvester.apply(one).await;
+        asking(&lab.cluster, "required", REQUIRE).await;
+        lab.cluster.settle().await;
+        asking(&lab.cluster, "waits", REQUIRE).await;
+        lab.cluster.settle().await;
+        let half = holders(&lab.cluster, "edge").await;
+        assert!(half.as_object().unwrap().values().any(|holder| holder == "team-a/waits"), "{half}");
+        let before = [told(&lab.cluster, "required").await, told(&lab.cluster, "waits").await, told(&lab.cluster, "web").await];
+        assert_eq!((before[0].0, before[1].0), (ConditionStatus::True, ConditionStatus::False));
+        lab.stop_controller().await;
+        faults(&lab.cluster, "[{verb: get, resource: customresourcedefinitions,
+            name: loadbalancers.loadbalancer.harvesterhci.io, nth: 1, answer: 503}]").await;
+        lab.writes();
+        lab.start_controller();
+        lab.cluster.advance(A_WHILE * 2).await;
+        let written = lab.writes().into_iter().filter(|write| write.contains("balancer")).collect::<Vec<_>>();
+        assert_eq!(written, [""; 0]);
+        assert_eq!([told(&lab.cluster, "required").await, told(&lab.cluster, "waits").await, told(&lab.cluster, "web").await], before);
+        assert_eq!(allocated(&lab.cluster, "waits").await, Value::Null, "nothing is shown until both are recorded");
+    }
+
     // docs/contract/load-balancer.md#IP-10: the Go program says that it is ready
     async fn a_load_balancer_of_vms_at_an_ipv6_address_says_that_nobody_is_reached_there(cluster: TestCluster) {
         vms_at_ipv6(&cluster).await;

@@ -1,6 +1,6 @@
 //! The CRDs whose fields a program asks for.
 
-use std::{collections::BTreeMap, pin::pin};
+use std::{collections::BTreeMap, pin::pin, time::Duration};
 
 use futures::StreamExt as _;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
@@ -13,12 +13,20 @@ use kube::{
         watcher::{self, Event, watcher},
     },
 };
+use tokio::time::{Instant, sleep};
 
 use super::{Capabilities, Field, REFUSED_PERIOD};
+
+/// A CRD that cannot be read counts as known after this: a server that was out of reach for a moment says nothing about
+/// fields, and a program waits no longer for one that goes on failing.
+const READ_WITHIN: Duration = Duration::from_secs(10);
+/// Before the second try to read one; the pause grows by as much with each further try.
+const READ_AGAIN: Duration = Duration::from_millis(250);
 
 /// Keeps the fields of one CRD true.
 pub(super) async fn follow(capabilities: Capabilities, client: Client, crd: &'static str) {
     let api = Api::<CustomResourceDefinition>::all(client);
+    let (began, mut failures) = (Instant::now(), 0);
     loop {
         // a role may grant `get` and no watch
         match api.get_opt(crd).await {
@@ -26,13 +34,23 @@ pub(super) async fn follow(capabilities: Capabilities, client: Client, crd: &'st
                 capabilities.read(crd, found.as_ref());
                 watch(&capabilities, &api, crd).await;
             }
+            Err(error) if !is_denied(&error) && began.elapsed() < READ_WITHIN => {
+                tracing::debug!(error = &error as &dyn std::error::Error, crd, "the CRD is read again");
+                failures += 1;
+                sleep(READ_AGAIN * failures).await;
+                continue;
+            }
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, crd, "may not read this CRD: its optional fields count as absent");
+                tracing::warn!(
+                    error,
+                    crd,
+                    "this CRD cannot be read: optional fields that it was not seen to have count as absent"
+                );
                 capabilities.unread(crd);
             }
         }
-        tokio::time::sleep(REFUSED_PERIOD).await;
+        sleep(REFUSED_PERIOD).await;
     }
 }
 
@@ -63,6 +81,11 @@ async fn watch(capabilities: &Capabilities, api: &Api<CustomResourceDefinition>,
             }
         }
     }
+}
+
+/// Whether another try would get the same answer.
+fn is_denied(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if matches!(status.code, 401 | 403))
 }
 
 fn is_refused(error: &watcher::Error) -> bool {

@@ -179,6 +179,35 @@ async fn a_server_that_does_not_answer_refuses_nothing() {
     assert!(!capabilities.allows(&EVENTS), "told otherwise");
 }
 
+// a leader that took its fields for absent wrote that into every object
+#[tokio::test(start_paused = true)]
+async fn a_crd_is_known_by_an_answer_and_not_by_the_first_failure() {
+    let fixture = Fixture::new();
+    fixture
+        .grant(json!([{"apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"],
+        "verbs": ["get"]}]))
+        .await;
+    fixture.define(backends()).await;
+    let of_crds = |answer| Rule { resource: Some("customresourcedefinitions".into()), ..Rule::new(answer) };
+    fixture.server.faults().add(of_crds(Answer::Code(503)));
+    let capabilities = fixture.start(Wanted { fields: vec![BACKENDS], ..Wanted::default() });
+    let some_seconds = sleep(Duration::from_secs(3));
+    tokio::select! {
+        () = capabilities.fields_known() => panic!("nobody has answered"),
+        () = some_seconds => {}
+    }
+    fixture.server.faults().clear();
+    capabilities.fields_known().await;
+    assert!(capabilities.has_field(CRD, "v1", BACKENDS.path));
+
+    // a refusal is an answer
+    fixture.server.faults().add(of_crds(Answer::Code(403)));
+    let refused = fixture.start(Wanted { fields: vec![BACKENDS], ..Wanted::default() });
+    let began = Instant::now();
+    refused.fields_known().await;
+    assert!(began.elapsed() < Duration::from_secs(1) && !refused.has_field(CRD, "v1", BACKENDS.path));
+}
+
 // fault 9: the answer went to and fro every 30 s, and everybody was told each time
 #[tokio::test(start_paused = true)]
 async fn where_nobody_answers_for_a_right_its_callers_hear_of_a_refusal_once() {

@@ -9,7 +9,7 @@ pub(crate) fn step() {
 }
 
 #[cfg(test)]
-pub(crate) use tests::steps_of;
+pub(crate) use tests::{steps_of, steps_so_far};
 
 #[cfg(test)]
 mod tests {
@@ -17,6 +17,11 @@ mod tests {
 
     thread_local! {
         pub(super) static STEPS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// The steps of this thread.
+    pub(crate) fn steps_so_far() -> usize {
+        STEPS.get()
     }
 
     /// The steps of `work`, which stays in this thread.

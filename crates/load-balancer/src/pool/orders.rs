@@ -15,7 +15,7 @@ use std::{
 use controller_kit::{ObjectKey, Queue};
 use tokio::time::Instant;
 
-use super::{Order, Writers};
+use super::{Order, Writers, writer::Basis};
 pub(crate) use entry::{Changed, Failed, Outcome, Pending, UnderWay, WriteError};
 use entry::{Entry, Refusals};
 
@@ -45,7 +45,7 @@ impl Orders {
         };
         let (orders, key, pool_name) = (self.clone(), key.clone(), pool.to_owned());
         let namespace = key.namespace.clone();
-        self.writers.submit(&namespace, pool, order.clone(), move |result, version| {
+        self.writers.submit(&namespace, pool, order.clone(), move |result, Basis { version, .. }| {
             {
                 let mut table = orders.table();
                 let entry = table.entry(key.clone()).or_default();
@@ -59,7 +59,7 @@ impl Orders {
     }
 
     /// Has the pool say what is true of it, in the turn of the namespace whose object gave cause. `pools` hears where that
-    /// failed; `then` is called in any case.
+    /// failed; `then` is called in any case, once for all looks that the pool answers by one.
     pub(crate) fn refresh(
         &self,
         namespace: &str,
@@ -68,11 +68,13 @@ impl Orders {
         then: impl FnOnce() + Send + 'static,
     ) {
         let (key, pools) = (ObjectKey::new("", pool), pools.clone());
-        self.writers.submit(namespace, pool, Order::Refresh, move |result, _| {
+        self.writers.submit(namespace, pool, Order::Refresh, move |result, Basis { is_told, .. }| {
             if result.is_err() {
                 pools.add(key);
             }
-            then();
+            if !is_told {
+                then();
+            }
         });
     }
 

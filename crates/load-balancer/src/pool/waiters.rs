@@ -11,6 +11,7 @@ use harvester_api::{ConditionStatus, IPPool, LoadBalancer, annotations, conditio
 use kube::ResourceExt as _;
 
 use super::{Orders, PoolIndex, orders::Changed};
+use crate::steps::step;
 
 /// The change of pools that a load balancer waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +81,7 @@ impl PoolWaiters {
     /// The load balancers whose wait the news may end.
     fn concerned_by(&self, news: &News) -> Vec<ObjectKey> {
         let waiters = self.waiters();
-        let called = waiters.iter().filter(|(_, waiting_for)| waiting_for.may_end(news));
+        let called = waiters.iter().inspect(|_| step()).filter(|(_, waiting_for)| waiting_for.may_end(news));
         called.map(|(key, _)| key.clone()).collect()
     }
 

@@ -69,13 +69,21 @@ struct OnAnswer {
     call: Option<Call>,
 }
 
-/// Hears also on which version of the pool the answer rests.
-type Call = Box<dyn FnOnce(Result<Answer, Failure>, Option<&str>) + Send>;
+type Call = Box<dyn FnOnce(Result<Answer, Failure>, Basis<'_>) + Send>;
+
+/// What an answer rests on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Basis<'a> {
+    /// The version of the pool that was written, or else the one that was read.
+    pub(crate) version: Option<&'a str>,
+    /// The answer to another object that had the pool looked at rests on the same look, and went out before.
+    pub(crate) is_told: bool,
+}
 
 impl OnAnswer {
-    fn answer(mut self, result: Result<Answer, Failure>, version: Option<&str>) {
+    fn answer(mut self, result: Result<Answer, Failure>, basis: Basis<'_>) {
         if let Some(call) = self.call.take() {
-            call(result, version);
+            call(result, basis);
         }
     }
 }
@@ -83,7 +91,7 @@ impl OnAnswer {
 impl Drop for OnAnswer {
     fn drop(&mut self) {
         if let Some(call) = self.call.take() {
-            call(Err(Failure::Ended { pool: std::mem::take(&mut self.pool) }), None);
+            call(Err(Failure::Ended { pool: std::mem::take(&mut self.pool) }), Basis::default());
         }
     }
 }
@@ -146,7 +154,7 @@ impl Writers {
         namespace: &str,
         pool: &str,
         order: Order,
-        on_answer: impl FnOnce(Result<Answer, Failure>, Option<&str>) + Send + 'static,
+        on_answer: impl FnOnce(Result<Answer, Failure>, Basis<'_>) + Send + 'static,
     ) {
         self.send(Some(namespace.to_owned()), pool, order, on_answer);
     }
@@ -156,10 +164,10 @@ impl Writers {
         asked_by: Option<String>,
         pool: &str,
         order: Order,
-        on_answer: impl FnOnce(Result<Answer, Failure>, Option<&str>) + Send + 'static,
+        on_answer: impl FnOnce(Result<Answer, Failure>, Basis<'_>) + Send + 'static,
     ) {
         if self.0.pools.get(&ObjectKey::new("", pool)).is_none() {
-            return on_answer(absent(pool, &order), None);
+            return on_answer(absent(pool, &order), Basis::default());
         }
         let on_answer = OnAnswer { pool: pool.to_owned(), call: Some(Box::new(on_answer)) };
         // a task that has just ended: the job that comes back answers by its drop
@@ -264,14 +272,17 @@ async fn work(shared: Arc<Shared>, pool: String, mut jobs: mpsc::UnboundedReceiv
         for ((order, (asked_by, on_answer)), result) in orders.iter().zip(answers).zip(results) {
             let is_cause = rests_on.was_sent && !matches!(result, Err(Failure::Refused(_)));
             // an object that has the pool looked at wakes everybody who waits for it, also where nothing is written
-            if is_cause || matches!(order, Order::Refresh) {
+            let is_look = asked_by.is_some() && matches!(order, Order::Refresh);
+            if is_cause || is_look {
                 causes.extend(asked_by);
             }
-            answered.push((on_answer, result));
+            answered.push((is_look, on_answer, result));
         }
         pace.caused(&causes);
-        for (on_answer, result) in answered {
-            on_answer.answer(result, rests_on.version.as_deref());
+        let mut is_told = false;
+        for (is_look, on_answer, result) in answered {
+            on_answer.answer(result, Basis { version: rests_on.version.as_deref(), is_told });
+            is_told |= is_look;
         }
     }
 }

@@ -365,6 +365,29 @@ async fn a_namespace_that_has_a_pool_looked_at_again_and_again_waits_after_its_b
     assert_eq!((start.elapsed(), puts.load(Ordering::Relaxed)), (Duration::from_secs(4), before));
 }
 
+// each of them has everybody woken who waits
+#[tokio::test(start_paused = true)]
+async fn of_the_objects_whose_looks_are_one_the_first_alone_hears_news() {
+    let (world, news) = (world(), Arc::new(AtomicUsize::new(0)));
+    let looks = |namespaces: &[&str]| {
+        for namespace in namespaces {
+            let news = news.clone();
+            world.writers.submit(namespace, "older", Order::Refresh, move |_, basis| {
+                news.fetch_add(usize::from(!basis.is_told), Ordering::Relaxed);
+            });
+        }
+    };
+    for so_far in 1..=3 {
+        // that of the pool's own controller is news to nobody
+        let (_, last) = tokio::join!(world.writers.order("older", Order::Refresh), async {
+            looks(&["shop", "lab", "shop"]);
+            world.writers.order("older", Order::Refresh).await
+        });
+        last.unwrap();
+        assert_eq!(news.load(Ordering::Relaxed), so_far);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn thousands_of_objects_of_one_namespace_wait_for_no_turn_of_each() {
     let world = world();

@@ -228,7 +228,9 @@ impl Entry {
         match &mut self.state {
             State::UnderWay { pool, outdated, .. } => match changed {
                 Some(Changed { pool: name, version }) if name == pool && *outdated != Outdated::Yes => {
-                    if let Some(version) = version {
+                    // the writer may tell its own write after a later one that the watch brought
+                    let is_known = |version| matches!(&*outdated, Outdated::ByItsPool(known) if is_since(Some(known.as_str()), version));
+                    if let Some(version) = version.filter(|version| !is_known(version)) {
                         *outdated = Outdated::ByItsPool(version.to_owned());
                     }
                 }
@@ -456,6 +458,8 @@ mod tests {
         None,
         /// The pool, to this version.
         InIt(Option<&'static str>),
+        /// The pool, to these versions, in the order in which they are told.
+        Told([&'static str; 2]),
         Elsewhere,
     }
 
@@ -467,6 +471,8 @@ mod tests {
     #[case::refused_beside_a_release(Entry::default(), claim(None), no_pool(), Change::InIt(Some("8")), "refused", &["one", "edge"], &[])]
     #[case::refused_after_a_release(Entry::default(), claim(None), no_pool(), Change::InIt(Some("7")), "refused", &["one", "edge"], &[])]
     #[case::refused_before_a_release(Entry::default(), claim(None), no_pool(), Change::InIt(Some("10")), "idle", &[], &[])]
+    #[case::refused_before_the_later_of_two_releases(Entry::default(), claim(None), no_pool(), Change::Told(["7", "10"]), "idle", &[], &[])]
+    #[case::refused_before_a_release_that_is_told_first(Entry::default(), claim(None), no_pool(), Change::Told(["10", "8"]), "idle", &[], &[])]
     #[case::refused_by_what_changed_beside_the_pool(Entry::default(), claim(None), no_pool(), Change::InIt(None), "refused", &["one", "edge"], &[])]
     #[case::refused_before_another_choice(Entry::default(), claim(None), no_pool(), Change::Elsewhere, "idle", &[], &[])]
     #[case::failed(Entry::default(), claim(None), Err(contended()), Change::None, "idle", &[], &["edge"])]
@@ -490,6 +496,9 @@ mod tests {
         match change {
             Change::None => {}
             Change::InIt(version) => entry.outdate(in_it(version), Instant::now()),
+            Change::Told(versions) => {
+                versions.into_iter().for_each(|version| entry.outdate(in_it(Some(version)), Instant::now()));
+            }
             Change::Elsewhere => {
                 entry.outdate(None, Instant::now());
                 entry.outdate(in_it(Some("7")), Instant::now());

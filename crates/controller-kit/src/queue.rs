@@ -38,7 +38,7 @@ pub enum Action {
     /// Look again then, unless somebody adds it earlier.
     RequeueAfter(Duration),
     /// The work goes on when the answer to a question of its own adds the item, or then: nothing has succeeded yet, so
-    /// failures before and after the answer are failures in a row.
+    /// failures before and after the answer are failures in a row, unless it is [forgiven](Queue::forgive).
     AwaitAnswer(Option<Duration>),
 }
 
@@ -180,6 +180,11 @@ impl<T: Clone + Eq + Hash + Display + Send + Sync + 'static> Queue<T> {
         state.timers.insert(timer, item);
         drop(state);
         self.0.wake.notify_one();
+    }
+
+    /// Something for the item has succeeded: its failures before count no more.
+    pub fn forgive(&self, item: &T) {
+        self.state().failures.remove(item);
     }
 
     /// How many items wait or are worked on; those on a timer do not count.

@@ -1,7 +1,7 @@
 //! The fields of this project in the CRDs of Harvester. An API server drops them from each object where a CRD lacks them, before
 //! anybody sees the object: who sets one in vain can be told nowhere but here and by `doctor`.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use program::capabilities::{Capabilities, Field};
 
@@ -45,13 +45,15 @@ pub fn missing(has: impl Fn(&Field) -> bool) -> Vec<String> {
 /// Has `tell` say which fields are missing, in one line, now and each time that one more is.
 pub(crate) fn tell_missing(capabilities: &Capabilities, tell: impl Fn(String) + Send + Sync + 'static) {
     let (asked, told) = (capabilities.clone(), Mutex::new(Vec::new()));
-    let look = move || {
+    let look = Arc::new(move || {
         let missing = missing(|field| asked.has_field(field.crd, field.version, field.path));
         let line = news(&mut told.lock().expect("no panic while a line is made"), missing);
         line.into_iter().for_each(&tell);
-    };
+    });
+    let looks = look.clone();
+    capabilities.on_change(move || looks());
+    // what was so before
     look();
-    capabilities.on_change(look);
 }
 
 /// The line; nothing where none of it is new.
@@ -69,8 +71,6 @@ fn news(told: &mut Vec<String>, missing: Vec<String>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use serde_json::Value;
     use test_cluster::{Side, manifests};
 

@@ -15,7 +15,7 @@ use std::{
 use controller_kit::{ObjectKey, Queue};
 use tokio::time::Instant;
 
-use super::{Order, Writers, writer::Basis};
+use super::{Answer, Order, Writers, writer::Basis};
 pub(crate) use entry::{Changed, Failed, Outcome, Pending, UnderWay, WriteError};
 use entry::{Entry, Refusals};
 
@@ -46,6 +46,10 @@ impl Orders {
         let (orders, key, pool_name) = (self.clone(), key.clone(), pool.to_owned());
         let namespace = key.namespace.clone();
         self.writers.submit(&namespace, pool, order.clone(), move |result, Basis { version, .. }| {
+            // the server works again, and the address should be shown at once
+            if matches!(result, Ok(Answer::RecordedAnew(_))) {
+                orders.queue.forgive(&key);
+            }
             {
                 let mut table = orders.table();
                 let entry = table.entry(key.clone()).or_default();

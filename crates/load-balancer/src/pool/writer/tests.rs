@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use controller_kit::Queue;
+use controller_kit::{Action, Queue};
 use harvester_api::finalizers;
 use http::{Request, Response, StatusCode};
 use kube::{ResourceExt as _, client::Body};
@@ -300,6 +300,38 @@ async fn a_refusal_counts_also_if_somebody_released_an_address_in_the_same_write
     assert_eq!(world.puts.load(Ordering::Relaxed), before + 1);
     let refused: Vec<_> = orders.look(&key).refused.into_iter().map(|(pool, _)| pool).collect();
     assert_eq!(refused, ["older"]);
+}
+
+// one failure more had the address shown half a minute after it was recorded
+#[tokio::test(start_paused = true)]
+async fn the_failures_of_an_outage_count_no_more_once_an_address_is_recorded() {
+    let world = world();
+    let (queue, key) = (Queue::new(), ObjectKey::new("shop", "web"));
+    let (orders, failures) =
+        (Orders::new(world.writers.clone(), queue.clone()), Arc::new(AtomicUsize::new(0)));
+    let (asked, count) = (orders.clone(), failures.clone());
+    queue.run(&world.tasks, 1, move |key: ObjectKey| {
+        let failures = count.fetch_add(1, Ordering::Relaxed) + 1;
+        if failures == 13 {
+            asked.submit(&key, "older", claim("shop/web"), Vec::new());
+        }
+        async move {
+            match failures {
+                13 => Ok(Action::AwaitAnswer(None)),
+                15.. => Ok(Action::AwaitChange),
+                _ => Err(std::io::Error::other("refused")),
+            }
+        }
+    });
+    queue.add(key);
+    let looked = async |times| {
+        while failures.load(Ordering::Relaxed) < times {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Instant::now()
+    };
+    let recorded = looked(14).await;
+    assert!(looked(15).await - recorded < Duration::from_secs(1));
 }
 
 #[tokio::test(start_paused = true)]

@@ -58,9 +58,9 @@ pub struct Parts {
     pub health: Health,
 }
 
-/// The longest that a start waits for answers about rights: an API server asks others about what its roles do not grant, and an
-/// address should not wait for those.
-const KNOWN_WITHIN: Duration = Duration::from_secs(5);
+/// The longest that a start waits for answers about rights, and then for the Nodes: an API server asks others about what its
+/// roles do not grant, and an address should not wait for those.
+pub(crate) const KNOWN_WITHIN: Duration = Duration::from_secs(5);
 
 /// How long a Lease lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -268,7 +268,7 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
 /// Until it is known which rights there are, and the ConfigMaps are listed: whoever may not list them imports none, and gives
 /// addresses.
 async fn to_import(capabilities: &Capabilities, config_maps: &Cache<RawObject<ConfigMap>>) {
-    if tokio::time::timeout(KNOWN_WITHIN, capabilities.known()).await.is_err() {
+    if tokio::time::timeout(KNOWN_WITHIN, capabilities.rights_known()).await.is_err() {
         tracing::warn!(
             "the API server does not say which rights there are: those that it has not told count as granted"
         );

@@ -223,6 +223,12 @@ impl Capabilities {
         drop(known.wait_for(|known| known.rights && known.fields).await);
     }
 
+    /// As [`Capabilities::known`], for the rights alone.
+    pub async fn rights_known(&self) {
+        let mut known = self.0.known.subscribe();
+        drop(known.wait_for(|known| known.rights).await);
+    }
+
     /// As [`Capabilities::known`], for the fields alone: a program that takes a field for absent may take away what is there.
     pub async fn fields_known(&self) {
         let mut known = self.0.known.subscribe();

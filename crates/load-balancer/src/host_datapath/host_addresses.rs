@@ -21,9 +21,12 @@ use program::{
     TaskGroup,
     capabilities::{Capabilities, Right},
 };
-use tokio::sync::Notify;
+use tokio::{
+    sync::{Notify, oneshot},
+    time::timeout,
+};
 
-use crate::reuse;
+use crate::{reuse, run::KNOWN_WITHIN};
 
 /// With this right the Nodes are the source.
 pub(crate) const LIST_NODES: Right = Right::new("list", "", "nodes");
@@ -57,7 +60,7 @@ struct Addresses {
 }
 
 impl HostAddresses {
-    /// Begins to watch; complete when this returns.
+    /// Begins to watch. Complete when this returns, but for Nodes that the server was slow to list, or to refuse.
     pub(crate) async fn watch(tasks: &TaskGroup, client: &Client, capabilities: Capabilities) -> Self {
         let trim = |service: &mut Service| service.spec = None;
         let services = Api::namespaced(client.clone(), names::KUBE_SYSTEM);
@@ -71,8 +74,6 @@ impl HostAddresses {
             listeners: Mutex::default(),
         }));
         tokio::join!(host.0.api_servers.ready(), host.0.services.ready());
-        // a right that nobody has answered for yet is tried
-        host.watch_nodes(tasks, client).await;
 
         let look = || {
             let host = host.clone();
@@ -83,7 +84,10 @@ impl HostAddresses {
         host.0.services.on_change(move |_| services());
         host.0.capabilities.on_change(rights);
         host.look();
-        tasks.spawn_until_stop(host.clone().await_nodes(tasks.clone(), client.clone()));
+        let (ends, first_try) = oneshot::channel();
+        tasks.spawn_until_stop(host.clone().await_nodes(tasks.clone(), client.clone(), ends));
+        // the slice is the source meanwhile, and an address should not wait for the Nodes
+        drop(timeout(KNOWN_WITHIN, first_try).await);
         host
     }
 
@@ -114,8 +118,9 @@ impl HostAddresses {
         self.0.listeners.lock().expect("no panic while a listener is added").push(Arc::new(hear));
     }
 
-    /// Waits for the right to list Nodes, and watches them from then on.
-    async fn await_nodes(self, tasks: TaskGroup, client: Client) {
+    /// Waits for the right to list Nodes, and watches them from then on. A right that nobody has answered for yet is tried;
+    /// `first_try` hears of its end.
+    async fn await_nodes(self, tasks: TaskGroup, client: Client, first_try: oneshot::Sender<()>) {
         let granted = Arc::new(Notify::new());
         let notify = granted.clone();
         self.0.capabilities.on_change(move || notify.notify_one());
@@ -125,6 +130,8 @@ impl HostAddresses {
                 notify.notify_one();
             }
         });
+        self.watch_nodes(&tasks, &client).await;
+        drop(first_try);
         while self.0.nodes.get().is_none() {
             granted.notified().await;
             self.watch_nodes(&tasks, &client).await;

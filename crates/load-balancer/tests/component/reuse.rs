@@ -51,6 +51,14 @@ async fn gone_before_its_service(cluster: TestCluster) -> Lab {
     lab
 }
 
+async fn gives_an_address_within_twenty_seconds(cluster: TestCluster) {
+    let _running = controller(&cluster).await;
+    pool(&cluster, "edge", 10, 20).await;
+    load_balancer(&cluster, "web", "").await;
+    cluster.advance(Duration::from_secs(20)).await;
+    assert_eq!(address_of(&cluster, "web").await, "192.0.2.10");
+}
+
 /// `web` has 192.0.2.30 of pool `b-second`; pool `a-first` has one address of its own.
 async fn served_by_the_second_of_two_pools(cluster: &TestCluster) -> super::fixtures::Controller {
     let running = controller(cluster).await;
@@ -266,11 +274,15 @@ test_cluster::component_tests! {
     #[simulated_only("time passes at once")]
     async fn a_start_waits_some_seconds_for_slow_answers_about_rights_however_many_there_are(cluster: TestCluster) {
         faults(&cluster, "[{resource: selfsubjectaccessreviews, probability: 1, answer: delay=25s}]").await;
-        let _running = controller(&cluster).await;
-        pool(&cluster, "edge", 10, 20).await;
-        load_balancer(&cluster, "web", "").await;
-        cluster.advance(Duration::from_secs(20)).await;
-        assert_eq!(address_of(&cluster, "web").await, "192.0.2.10");
+        gives_an_address_within_twenty_seconds(cluster).await;
+    }
+
+    // who is asked about rights is asked about each request that no role grants, too
+    #[simulated_only("faults are the simulated server's")]
+    async fn a_start_waits_for_no_list_of_nodes_that_never_comes(cluster: TestCluster) {
+        faults(&cluster, "[{resource: selfsubjectaccessreviews, probability: 1, answer: delay=40s},
+            {resource: nodes, probability: 1, answer: delay=40s}]").await;
+        gives_an_address_within_twenty_seconds(cluster).await;
     }
 
     #[simulated_only("rights are asked for every half minute")]

@@ -35,7 +35,7 @@ impl Migrations {
     pub(super) fn believed(&self, mut vmi: Arc<VirtualMachineInstance>) -> Arc<VirtualMachineInstance> {
         let Some(migration) = hotplug::migration(&vmi).map(identity) else { return vmi };
         let name = vmi.metadata.name.clone().unwrap_or_default();
-        let Some(is_first) = self.is_doubted(&name, migration) else { return vmi };
+        let Some(is_first) = self.is_doubted(&name, &migration) else { return vmi };
         if is_first {
             tracing::warn!(
                 "VirtualMachineInstance {}/{name} on the host has said for {} min that it migrates: its volumes come and go \
@@ -51,7 +51,7 @@ impl Migrations {
     }
 
     /// Whether the migration is believed no more, and whether nobody was told of that yet.
-    fn is_doubted(&self, name: &str, migration: [String; 2]) -> Option<bool> {
+    fn is_doubted(&self, name: &str, migration: &[String; 2]) -> Option<bool> {
         let mut all = self.0.lock().expect("no panic while the migrations are changed");
         if all.len() >= MOST && !all.contains_key(name) {
             // they count anew
@@ -59,7 +59,7 @@ impl Migrations {
         }
         let new = || Known { migration: migration.clone(), since: Instant::now(), is_told: false };
         let known = all.entry(name.to_owned()).or_insert_with(new);
-        if known.migration != migration {
+        if known.migration != *migration {
             *known = new();
         }
         (known.since.elapsed() >= BELIEVED_FOR).then(|| !std::mem::replace(&mut known.is_told, true))
@@ -78,7 +78,7 @@ mod tests {
 
     use super::*;
 
-    fn instance(name: &str, state: Value) -> Arc<VirtualMachineInstance> {
+    fn instance(name: &str, state: &Value) -> Arc<VirtualMachineInstance> {
         let json = json!({"metadata": {"name": name}, "spec": {},
             "status": {"phase": "Running", "migrationState": state}});
         Arc::new(serde_json::from_value(json).unwrap())
@@ -91,7 +91,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_migration_that_does_not_end_is_believed_for_an_hour() {
         let all = Migrations::default();
-        let migrates = |state: Value| hotplug::migrates(&all.believed(instance("a", state)));
+        let migrates = |state: Value| hotplug::migrates(&all.believed(instance("a", &state)));
         assert!(migrates(open("m1", "9:00")));
         advance(BELIEVED_FOR - Duration::from_secs(1)).await;
         assert!(migrates(open("m1", "9:00")));
@@ -106,7 +106,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_that_is_doubted_is_told_once_and_of_many_machines_all_are_forgotten() {
         let all = Migrations::default();
-        let doubted = |name: &str| all.is_doubted(name, ["m1".to_owned(), "9:00".to_owned()]);
+        let doubted = |name: &str| all.is_doubted(name, &["m1".to_owned(), "9:00".to_owned()]);
         assert_eq!(doubted("a"), None);
         advance(BELIEVED_FOR).await;
         assert_eq!((doubted("a"), doubted("a")), (Some(true), Some(false)));

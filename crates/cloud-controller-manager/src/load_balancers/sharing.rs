@@ -413,9 +413,22 @@ impl HarvesterLoadBalancers {
         former.remove(&ObjectKey::of(primary));
         former.retain(|user| {
             let service = self.services.get(user);
-            service.is_some_and(|service| may_wait || self.is_wanted(&service))
+            service.is_some_and(|service| {
+                (may_wait || self.is_wanted(&service)) && !self.has_itself(&service, &own)
+            })
         });
         former
+    }
+
+    /// Whether the Service shows none of these addresses but by an object of its own: a lease that ended may be given to
+    /// who used it.
+    fn has_itself(&self, service: &Service, addresses: &[&str]) -> bool {
+        let own = self.load_balancer(&self.key(service));
+        let own =
+            own.object().filter(|own| own.metadata.deletion_timestamp.is_none() && !is_taken_back(Some(own)));
+        let shown = ingress(service);
+        let mut of_these = shown.iter().filter(|shown| addresses.iter().any(|address| same(address, shown)));
+        own.is_some_and(|own| of_these.all(|shown| addresses_in(own).any(|ip| same(ip, shown))))
     }
 
     /// Whether the Service asks for the address of this primary, which may give it.

@@ -31,9 +31,13 @@ pub const OPTIONAL_FIELDS: [Field; 10] = [
     BACKENDS_FIELD,
 ];
 
+/// The kinds that have them.
+pub const KINDS: [&str; 2] = ["IPPool", "LoadBalancer"];
+
 /// The kind whose field it is.
 pub fn kind_of(field: &Field) -> &'static str {
-    if field.crd == POOLS { "IPPool" } else { "LoadBalancer" }
+    let [pool, balancer] = KINDS;
+    if field.crd == POOLS { pool } else { balancer }
 }
 
 /// Those that are not there, as people write them: `spec.quota of IPPool`.

@@ -109,7 +109,7 @@ pub(crate) fn healthy() -> Facts {
         (read::VERSION, Ok(json!({"gitVersion": "v1.34.2"}))),
         (read::HARVESTER_VERSION, Ok(json!({"value": "v1.9.0"}))),
         (read::BALANCER_KINDS, Ok(json!({"resources": [{"name": "loadbalancers"}, {"name": "ippools"}]}))),
-        (read::BALANCER_SCHEMAS, Ok(json!({}))),
+        (read::BALANCER_SCHEMAS, Ok(fields::schemas(|_| true))),
         (read::POOLS, list(&json!([{"metadata": {"name": "lab"}, "status": {"available": 7}}]))),
         (read::STORAGE_CLASSES, list(&json!([{"metadata": {"name": "longhorn"}}]))),
         (

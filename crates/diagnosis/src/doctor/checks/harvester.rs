@@ -38,7 +38,7 @@ pub(super) fn crds(facts: &Facts) -> Result<Outcome, Outcome> {
 }
 
 pub(super) fn crd_fields(facts: &Facts) -> Result<Outcome, Outcome> {
-    let missing = missing_fields(facts).join(", ");
+    let missing = missing_fields(facts)?.join(", ");
     if missing.is_empty() {
         return Ok(Outcome::green("no field of this project is missing"));
     }
@@ -62,18 +62,18 @@ fn is_of_our_load_balancer(object: &Value) -> bool {
         .any(|it| it["type"] == "Ready" && it["reason"].as_str().is_some_and(|reason| !reason.is_empty()))
 }
 
-/// The fields of this project that the kinds have not; none where the schemas cannot be read.
-fn missing_fields(facts: &Facts) -> Vec<String> {
-    let document = answer(&facts.harvester, read::BALANCER_SCHEMAS).as_ref().ok();
-    let schemas = document.and_then(|document| document.pointer("/components/schemas")?.as_object());
+/// The fields of this project that the kinds have not.
+fn missing_fields(facts: &Facts) -> Result<Vec<String>, Outcome> {
+    let document = got(&facts.harvester, read::BALANCER_SCHEMAS)?;
+    let schemas = document.pointer("/components/schemas").and_then(Value::as_object);
     let is_kind = |schema: &&Value, kind: &str| {
         members(&schema["x-kubernetes-group-version-kind"]).iter().any(|it| it["kind"] == *kind)
     };
-    fields::missing(|field| {
-        let root =
-            schemas.and_then(|all| all.values().find(|schema| is_kind(schema, fields::kind_of(field))));
-        root.is_none_or(|root| has(root, field.path))
-    })
+    let root = |kind: &str| schemas.and_then(|all| all.values().find(|schema| is_kind(schema, kind)));
+    if let Some(kind) = fields::KINDS.into_iter().find(|kind| root(kind).is_none()) {
+        return Err(Outcome::not_asked(format!("GET {} does not describe {kind}", read::BALANCER_SCHEMAS)));
+    }
+    Ok(fields::missing(|field| root(fields::kind_of(field)).is_some_and(|root| has(root, field.path))))
 }
 
 /// Of a list its items have the fields.

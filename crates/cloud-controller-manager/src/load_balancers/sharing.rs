@@ -211,14 +211,18 @@ impl HarvesterLoadBalancers {
         })
     }
 
-    /// Whether the status of the Service shows an address that its own object has.
-    fn shows_own(&self, service: &Service) -> bool {
+    /// The addresses of the Service's own object, while that stays and nothing takes its address back.
+    fn own_addresses(&self, service: &Service) -> Vec<String> {
         let own = self.load_balancer(&self.key(service));
         let own =
             own.object().filter(|own| own.metadata.deletion_timestamp.is_none() && !is_taken_back(Some(own)));
-        own.is_some_and(|own| {
-            ingress(service).iter().any(|shown| addresses_in(own).any(|ip| same(ip, shown)))
-        })
+        own.into_iter().flat_map(|own| addresses_in(own)).map(str::to_owned).collect()
+    }
+
+    /// Whether the status of the Service shows an address that its own object has.
+    fn shows_own(&self, service: &Service) -> bool {
+        let own = self.own_addresses(service);
+        ingress(service).iter().any(|shown| own.iter().any(|ip| same(ip, shown)))
     }
 
     /// Why the Service may not share the address of this primary, whatever its ports.
@@ -423,12 +427,9 @@ impl HarvesterLoadBalancers {
     /// Whether the Service shows none of these addresses but by an object of its own: a lease that ended may be given to
     /// who used it.
     fn has_itself(&self, service: &Service, addresses: &[&str]) -> bool {
-        let own = self.load_balancer(&self.key(service));
-        let own =
-            own.object().filter(|own| own.metadata.deletion_timestamp.is_none() && !is_taken_back(Some(own)));
-        let shown = ingress(service);
+        let (own, shown) = (self.own_addresses(service), ingress(service));
         let mut of_these = shown.iter().filter(|shown| addresses.iter().any(|address| same(address, shown)));
-        own.is_some_and(|own| of_these.all(|shown| addresses_in(own).any(|ip| same(ip, shown))))
+        of_these.all(|shown| own.iter().any(|ip| same(ip, shown)))
     }
 
     /// Whether the Service asks for the address of this primary, which may give it.

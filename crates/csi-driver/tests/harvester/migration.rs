@@ -64,6 +64,17 @@ impl Bed {
     }
 }
 
+/// Machine `a`, which migrates while the volume is to come into it, or to leave it.
+async fn moving(version: &str, is_publish: bool) -> (Bed, Process) {
+    let bed = Bed::new(version).await;
+    let driver = Process::new(&bed, "first", 0, &Deeds::default());
+    if !is_publish {
+        driver.call(true, "a").await.unwrap();
+    }
+    bed.migrates().await;
+    (bed, driver)
+}
+
 fn expected(is_publish: bool) -> &'static [&'static str] {
     if is_publish { &["a"] } else { &[] }
 }
@@ -74,12 +85,7 @@ async fn a_machine_that_migrates_is_written_when_it_has_arrived(
     #[values(true, false)] is_publish: bool,
     #[values("v1.8.0", OLD)] version: &str,
 ) {
-    let bed = Bed::new(version).await;
-    let driver = Process::new(&bed, "first", 0, &Deeds::default());
-    if !is_publish {
-        driver.call(true, "a").await.unwrap();
-    }
-    bed.migrates().await;
+    let (bed, driver) = moving(version, is_publish).await;
     let before = bed.template().await;
     for _ in 0..3 {
         let refused = driver.call(is_publish, "a").await.unwrap_err();
@@ -104,12 +110,7 @@ async fn a_machine_that_migrates_is_written_when_it_has_arrived(
 async fn a_machine_whose_migration_was_never_begun_is_written_at_once(
     #[values(true, false)] is_publish: bool,
 ) {
-    let bed = Bed::new("v1.8.0").await;
-    let driver = Process::new(&bed, "first", 0, &Deeds::default());
-    if !is_publish {
-        driver.call(true, "a").await.unwrap();
-    }
-    bed.migrates().await;
+    let (bed, driver) = moving("v1.8.0", is_publish).await;
     let left = Patch::Merge(json!({"status": {"migrationState": {"startTimestamp": null}}}));
     bed.instances().patch("a", &PatchParams::default(), &left).await.unwrap();
     sleep(Duration::from_secs(1)).await;
@@ -123,12 +124,7 @@ async fn a_machine_whose_migration_was_never_begun_is_written_at_once(
 async fn a_machine_whose_migration_does_not_end_is_written_after_an_hour(
     #[values(true, false)] is_publish: bool,
 ) {
-    let bed = Bed::new("v1.8.0").await;
-    let driver = Process::new(&bed, "first", 0, &Deeds::default());
-    if !is_publish {
-        driver.call(true, "a").await.unwrap();
-    }
-    bed.migrates().await;
+    let (bed, driver) = moving("v1.8.0", is_publish).await;
     let before = bed.template().await;
     for _ in 0..2 {
         driver.call(is_publish, "a").await.unwrap_err();

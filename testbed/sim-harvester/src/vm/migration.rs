@@ -114,7 +114,8 @@ pub(super) fn decide(seen: &Seen<'_>) -> Option<Step> {
             (false, false) => enter("Running"),
         };
     }
-    if !state.completed && mover.is_some_and(|mover| open.iter().any(|uid| uid == mover)) {
+    // its own object has not said yet that it is over
+    if mover.is_some_and(|mover| open.iter().any(|uid| uid == mover)) {
         return enter("Pending");
     }
     let mut selector = instance::node_selector(instance);
@@ -245,6 +246,14 @@ mod tests {
         let mut second = migration("m1");
         let both = ["m0".to_owned(), "m1".to_owned()];
         assert_eq!(run(&mut second, &mut instance, &hosts, &both), ["Pending"]);
+        let mut arrived = instance.json();
+        arrived["status"]["migrationState"]["completed"] = true.into();
+        let mut arrived = RawObject::from_json(arrived).unwrap();
+        assert_eq!(
+            run(&mut second, &mut arrived, &hosts, &both),
+            [""; 0],
+            "the first has not noted that it is over"
+        );
         let log = run(&mut second, &mut instance, &hosts, &both[1..]);
         assert_eq!(log.last().map(String::as_str), Some("Succeeded"));
     }

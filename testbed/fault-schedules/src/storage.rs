@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! users ──► claims, Pods ──► stand-ins of the sidecars ──calls that fail──► two controllers ──► host, guest
-//!   └──► VMs stop, start, go, come back               kubelets ──► a node service in memory      └─ faults, crashes
+//!   └──► VMs stop, start, migrate, go, come back      kubelets ──► a node service in memory      └─ faults, crashes
 //! ```
 //! In a real pod each sidecar leads by a Lease of its own, and two may call at once for a while: a call goes to either
 //! process while the faults last.
 
 mod controllers;
 mod invariants;
+mod migrations;
 mod nodes;
 mod users;
 

@@ -8,7 +8,7 @@ use serde_json::json;
 use test_cluster::TestCluster;
 use tokio::time::Instant;
 
-use super::invariants::Watch;
+use super::{invariants::Watch, migrations::Migrations};
 use crate::{
     cluster_setup::{RUNS, STOPPED, VMS, make_vm},
     fault_injection,
@@ -22,6 +22,7 @@ pub(super) struct Users {
     cluster: Arc<TestCluster>,
     watch: Watch,
     random: fastrand::Rng,
+    migrations: Migrations,
     /// The Pod of each claim.
     claims: BTreeMap<usize, Option<String>>,
     /// Names are never used twice: a Deployment does not, either.
@@ -29,8 +30,10 @@ pub(super) struct Users {
 }
 
 impl Users {
-    pub(super) fn new(cluster: &Arc<TestCluster>, watch: &Watch, random: fastrand::Rng) -> Self {
-        Self { cluster: cluster.clone(), watch: watch.clone(), random, claims: BTreeMap::new(), made: 0 }
+    pub(super) fn new(cluster: &Arc<TestCluster>, watch: &Watch, mut random: fastrand::Rng) -> Self {
+        let (cluster, watch) = (cluster.clone(), watch.clone());
+        let migrations = Migrations::new(&cluster, random.fork());
+        Self { cluster, watch, random, migrations, claims: BTreeMap::new(), made: 0 }
     }
 
     /// Acts until `time` has passed.
@@ -38,6 +41,7 @@ impl Users {
         let until = Instant::now() + time;
         while Instant::now() < until {
             self.act().await;
+            self.migrations.act().await;
             let pause = Duration::from_millis(self.random.u64(..5_000));
             self.cluster.advance(pause).await;
             self.watch.look("while users act").await;
@@ -123,7 +127,9 @@ impl Users {
         }
     }
 
-    pub(super) async fn restore_vms(&self) {
+    /// Every machine is there, runs, and is where it moved to.
+    pub(super) async fn restore_vms(&mut self) {
+        self.migrations.let_all_go_on().await;
         for vm in VMS {
             if self.cluster.harvester.get::<VirtualMachine>(&self.key(vm)).await.is_none() {
                 make_vm(&self.cluster, vm).await;
@@ -136,6 +142,7 @@ impl Users {
         for index in 0..CLAIMS {
             self.delete_claim(index).await;
         }
+        self.migrations.delete_all().await;
     }
 
     /// The Pods that should run.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
 use program::TaskGroup;
-use sim_harvester::VolumeSnapshot;
+use sim_harvester::{LonghornVolume, VolumeSnapshot};
 use test_cluster::{TestCluster, User};
 
 use crate::servers::{PATIENCE, start, until};
@@ -128,6 +128,27 @@ test_cluster::component_tests! {
         let snapshot = until::<VolumeSnapshot>(&harvester, "s", ready).await.status.unwrap();
         assert_eq!(snapshot.restore_size.as_deref(), Some("1Gi"));
         until::<PersistentVolumeClaim>(&harvester, "restored", |claim| phase(claim) == Some("Bound")).await;
+        // Longhorn copies after it has told Kubernetes of the volume
+        let name_of_volume = async |claim: &str| {
+            let claim = cluster.harvester.get::<PersistentVolumeClaim>(&format!("default/{claim}")).await.unwrap();
+            claim.spec.unwrap().volume_name.unwrap()
+        };
+        let volumes: Api<LonghornVolume> = Api::namespaced(harvester.clone(), "longhorn-system");
+        for (name, source, state) in [("a", "", ""), ("copy", "vol://a", "completed"), ("restored", "snap://s", "completed")] {
+            let is_filled = |volume: Option<&LonghornVolume>| {
+                let status = volume.and_then(|volume| volume.status.clone()).unwrap_or_default();
+                volume.is_some() && status.clone_status.state == state
+            };
+            let name = name_of_volume(name).await;
+            let filled = await_condition(volumes.clone(), &name, is_filled);
+            let volume = tokio::time::timeout(PATIENCE, filled).await.unwrap().unwrap().unwrap();
+            assert_eq!((&*volume.spec.size, &*volume.spec.data_source), ("1073741824", source));
+        }
+        let its = volumes.get(&name_of_volume("copy").await).await.unwrap();
+        cluster.harvester.delete::<PersistentVolumeClaim>("default/copy").await;
+        let (name, uid) = (its.name_any(), its.metadata.uid.unwrap());
+        let gone = await_condition(volumes.clone(), &name, is_deleted(&uid));
+        assert!(tokio::time::timeout(PATIENCE, gone).await.is_ok());
         tasks.end().await;
     }
 

@@ -4,10 +4,12 @@
 //!
 //! v1alpha1 has no room for most of v1beta1. What it cannot say travels in annotation [`KEPT`], together with the object's
 //! UID and generation, and comes back on the way to v1beta1, but for what was changed in v1alpha1 meanwhile. An annotation
-//! that somebody saved with an earlier version of the object, or copied to another one, counts for nothing.
+//! that somebody saved with an earlier version of the object, or copied to another one, counts for nothing, and one that
+//! somebody wrote himself for no more than what he might write in v1beta1 ([`schema`]).
 
 mod envelope;
 mod handler;
+mod schema;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
@@ -235,9 +237,9 @@ fn take_kept(object: &mut Value) -> Option<(Value, Value)> {
     // an update is converted after its generation was counted up
     let (then, now) = (kept["generation"].as_i64()?, metadata["generation"].as_i64()?);
     let same_version = then == now || then.checked_add(1) == Some(now);
-    let is_part = |part: &Value| part.is_object() || part.is_null();
-    let whole = is_part(&kept["spec"]) && is_part(&kept["status"]);
-    (same_object && same_version && whole).then(|| (kept["spec"].clone(), kept["status"].clone()))
+    let is_part = |part: &Value, shape| part.is_null() || schema::allows(shape, part);
+    let is_allowed = is_part(&kept["spec"], &schema::SPEC) && is_part(&kept["status"], &schema::STATUS);
+    (same_object && same_version && is_allowed).then(|| (kept["spec"].clone(), kept["status"].clone()))
 }
 
 /// Sets a field of an object, or of nothing; `None` removes it.

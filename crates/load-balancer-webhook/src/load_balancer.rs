@@ -3,6 +3,7 @@
 pub(crate) mod named_pool_scope;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
 use std::sync::Arc;
 
 use harvester_api::{
@@ -64,22 +65,21 @@ pub(crate) fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
     let mut faults = Faults::default();
     let Some(object) = write.reviewed() else {
         if let Some(object) = write.stored() {
-            // the class of an object decides who may write its address
-            if let Ok(spec) = LoadBalancerSpec::deserialize(&object.data["spec"]) {
-                immutable(&spec, &write.old_data()["spec"], &mut faults);
+            match readable(object).and_then(|spec| readable_for_go(&spec).map(|()| spec)) {
+                // the class of an object decides who may write its address
+                Ok(spec) => immutable(&spec, &write.old_data()["spec"], &mut faults),
+                Err(fault) if parts(&object.data) != parts(write.old_data()) => return fault.into(),
+                Err(_) => {}
             }
             admitted_status(write, object, policy, &mut faults);
         }
         return faults;
     };
-    let (spec, old_spec) = (&object.data["spec"], &write.old_data()["spec"]);
-    let spec = match LoadBalancerSpec::deserialize(spec) {
+    let old_spec = &write.old_data()["spec"];
+    let spec = match readable(object) {
         Ok(spec) => spec,
-        Err(error) => return Fault::invalid(format!("it cannot be read: spec: {error}")).into(),
+        Err(fault) => return fault.into(),
     };
-    if let Err(error) = Option::<LoadBalancerStatus>::deserialize(&object.data["status"]) {
-        return Fault::invalid(format!("it cannot be read: status: {error}")).into();
-    }
     let changed = |field: &str| object.data["spec"][field] != old_spec[field];
     let is_new = write.old().is_none();
     if spec.workload() == WorkloadType::Vm
@@ -88,6 +88,11 @@ pub(crate) fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
         let old = Vec::<Listener>::deserialize(&old_spec["listeners"]).unwrap_or_default();
         listeners(&spec.listeners, &old, &mut faults);
         health_check(spec.health_check.as_ref(), &spec.listeners, &mut faults);
+    }
+    // the rules for VMs look at the numbers of a check that is made
+    let is_made = spec.health_check.as_ref().is_some_and(|check| check.port.unwrap_or(0) != 0);
+    if (is_new || changed("healthCheck")) && !(spec.workload() == WorkloadType::Vm && is_made) {
+        readable_for_go(&spec).unwrap_or_else(|fault| faults.add(|| fault));
     }
     if is_new || changed("backendServerSelector") {
         selector(&spec.backend_server_selector, &old_spec["backendServerSelector"], &mut faults);
@@ -104,6 +109,41 @@ pub(crate) fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
     named_pool_scope::judge(write, object, &spec, seen, &mut faults);
     admitted_status(write, object, policy, &mut faults);
     faults
+}
+
+fn parts(object: &Value) -> [&Value; 2] {
+    ["spec", "status"].map(|part| &object[part])
+}
+
+/// The spec of an object. One that cannot be read breaks the list of all of them, in every namespace.
+fn readable(object: &DynamicObject) -> Result<LoadBalancerSpec, Fault> {
+    let [spec, status] = parts(&object.data);
+    let unread =
+        |part: &str, error: &dyn fmt::Display| Fault::invalid(format!("it cannot be read: {part}: {error}"));
+    let spec = LoadBalancerSpec::deserialize(spec).map_err(|error| unread("spec", &error))?;
+    Option::<LoadBalancerStatus>::deserialize(status).map_err(|error| unread("status", &error))?;
+    Ok(spec)
+}
+
+/// The Go programs cannot read a number of a health check that has a sign.
+fn readable_for_go(spec: &LoadBalancerSpec) -> Result<(), Fault> {
+    let numbers = spec.health_check.iter().flat_map(|check| {
+        [
+            ("port", check.port),
+            ("successThreshold", check.success_threshold),
+            ("failureThreshold", check.failure_threshold),
+            ("periodSeconds", check.period_seconds),
+            ("timeoutSeconds", check.timeout_seconds),
+        ]
+    });
+    for (field, number) in numbers {
+        if let Some(number) = number.filter(|number| *number < 0) {
+            return Err(Fault::invalid(format!(
+                "spec.healthCheck.{field} is {number}: write 0 or more, or leave it out"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The addresses in the status are the controller's, also while the object is being deleted.

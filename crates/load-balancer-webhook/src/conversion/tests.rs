@@ -435,8 +435,10 @@ fn any_beta() -> impl Strategy<Value = Value> {
     let status =
         prop::option::of((text(), text(), prop::option::of(prop::collection::vec("[a-z]{1,4}", 0..3))));
     (spec, status).prop_map(|((description, pool, workload, listeners, check), status)| {
+        let workload = workload.map(|text| if text.len() > 4 { "vm" } else { "cluster" });
         let mut object = object(BETA, &json!({"spec": {}}));
-        for (field, value) in [("description", description), ("ipPool", pool), ("workloadType", workload)] {
+        set(&mut object["spec"], "workloadType", workload.map(Value::from));
+        for (field, value) in [("description", description), ("ipPool", pool)] {
             set(&mut object["spec"], field, value.map(Value::from));
         }
         set(&mut object["spec"], "listeners", listeners.map(Value::from));
@@ -509,6 +511,27 @@ proptest! {
         prop_assert_eq!(&back["spec"], &alpha["spec"]);
         let said = |object: &Value| object["status"]["address"].clone();
         prop_assert_eq!(said(&back), said(&alpha));
+    }
+
+    // whoever may write objects in one namespace can write the annotation himself
+    #[test]
+    fn whatever_the_annotation_says_the_object_is_one_that_the_schema_allows(
+        alpha in any_alpha(),
+        spec in any_value(),
+        status in any_value(),
+        beta in any_beta(),
+    ) {
+        let mut mixed = beta["spec"].clone();
+        json_patch::merge(&mut mixed, &spec);
+        for spec in [spec, mixed] {
+            let mut alpha = alpha.clone();
+            let kept = json!({"uid": "u-1", "generation": 4, "spec": spec, "status": status});
+            alpha["metadata"]["annotations"] = json!({KEPT: kept.to_string()});
+            let stored = convert(alpha, BETA, &Lookup::default());
+            prop_assert!(schema::allows(&schema::SPEC, &stored["spec"]), "{}", stored["spec"]);
+            let status = stored.get("status").is_none_or(|status| schema::allows(&schema::STATUS, status));
+            prop_assert!(status, "{}", stored["status"]);
+        }
     }
 
     #[test]

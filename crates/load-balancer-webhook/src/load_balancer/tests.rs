@@ -98,7 +98,9 @@ fn http_check(path: &str, scheme: &str) -> Value {
 #[case::health_values(
     json!({"healthCheck": {"port": 8080, "successThreshold": 1, "failureThreshold": -1, "periodSeconds": 0}}),
     &["FailureThreshold should be > 0", "PeriodSeconds should be > 0", "TimeoutSeconds should be > 0"])]
-#[case::health_values_count_only_with_a_port(json!({"healthCheck": {"failureThreshold": -1}}), &[])]
+#[case::health_values_count_only_with_a_port(json!({"healthCheck": {"failureThreshold": 0}}), &[])]
+#[case::a_sign_counts_without_a_port(
+    json!({"healthCheck": {"failureThreshold": -1}}), &["spec.healthCheck.failureThreshold is -1: write 0 or more"])]
 #[case::http_check(json!({"healthCheck": http_check("/healthz?full=1", "")}), &[])]
 #[case::https_check(json!({"healthCheck": http_check("/", "HTTPS")}), &[])]
 #[case::no_slash(json!({"healthCheck": http_check("healthz", "")}), &["healthyCheck: path does not begin with a slash"])]
@@ -313,6 +315,29 @@ fn the_metadata_of_an_object_that_is_being_deleted_are_left_alone(#[case] old: V
     let write = write("alice", new, old);
     assert_faults(&validate(&write, &Seen::default(), &policy()), &[]);
     assert_eq!(mutate(&write, &Seen::default(), &policy()), Ok(vec![]));
+}
+
+/// One that some program cannot read breaks its list of all objects, of every tenant.
+#[rstest]
+#[case::text("spec", json!({"healthCheck": {"periodSeconds": "7"}}), "it cannot be read: spec: ")]
+#[case::large("spec", json!({"listeners": [{"port": 4_294_967_296_i64, "backendPort": 1}]}), "it cannot be read: spec: ")]
+#[case::negative("spec", json!({"healthCheck": {"periodSeconds": -1}}), "spec.healthCheck.periodSeconds is -1")]
+#[case::status("status", json!({"backendServers": "one"}), "it cannot be read: status: ")]
+fn nobody_writes_what_some_program_cannot_read(
+    #[case] part: &str,
+    #[case] change: Value,
+    #[case] expected: &str,
+    #[values(true, false)] is_of_cluster: bool,
+    #[values(true, false)] is_deleting: bool,
+) {
+    let mut old = if is_of_cluster { cluster(&json!({}), &json!({})) } else { vm(&json!({})) };
+    if is_deleting {
+        old = deleting(old);
+    }
+    let mut new = old.clone();
+    json_patch::merge(&mut new[part], &change);
+    let faults = validate(&write("alice", new, old), &Seen::default(), &policy());
+    assert!(faults.named().iter().any(|fault| fault.message.starts_with(expected)), "{faults:?}");
 }
 
 #[test]

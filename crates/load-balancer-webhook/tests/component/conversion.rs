@@ -9,9 +9,9 @@ use harvester_api::{IPPool, LoadBalancer};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::Api;
-use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, ResourceExt as _};
 use load_balancer_webhook::fixtures::conversion_review;
 use program::TaskGroup;
 use serde_json::{Value, json};
@@ -117,6 +117,41 @@ async fn away(cluster: &TestCluster, tasks: TaskGroup) {
 }
 
 test_cluster::component_tests! {
+    /// An object that no schema allows would break the list of a program that reads all of them, such as the Go programs.
+    #[each_role]
+    async fn what_no_schema_allows_does_not_come_in_by_the_annotation_of_the_former_version(cluster: TestCluster) {
+        let tasks = TaskGroup::new();
+        change(&cluster, stanza(&foreign())).await;
+        reachable(&cluster, &tasks, WRITER).await;
+        converting(&cluster).await;
+        let spec = json!({"ipam": "dhcp", "listeners": http()});
+        former(&cluster).create(&PostParams::default(), &of_alpha("web", &spec)).await.unwrap();
+        let kept = json!({"metadata": {"finalizers": ["team-a/keep"]}});
+        former(&cluster).patch("web", &PatchParams::default(), &Patch::Merge(kept)).await.unwrap();
+        for is_deleting in [false, true] {
+            if is_deleting {
+                former(&cluster).delete("web", &DeleteParams::default()).await.unwrap();
+            }
+            let before = both(&cluster, "/web").await.map(Result::unwrap)[0]["spec"].clone();
+            let mut alpha = former(&cluster).get("web").await.unwrap();
+            let annotation = alpha.annotations_mut().get_mut("loadbalancer.harvesterhci.io/v1beta1").unwrap();
+            let mut says: Value = serde_json::from_str(annotation).unwrap();
+            says["spec"]["workloadType"] = json!({"x": 1});
+            says["spec"]["healthCheck"] = json!({"periodSeconds": "7"});
+            *annotation = says.to_string();
+            // refused, or taken without what was forged
+            drop(former(&cluster).replace("web", &PostParams::default(), &alpha).await);
+            let after = both(&cluster, "/web").await.map(Result::unwrap)[0]["spec"].clone();
+            assert_eq!(after["healthCheck"].get("periodSeconds"), before["healthCheck"].get("periodSeconds"));
+            assert_eq!(after.get("workloadType"), before.get("workloadType"), "{after}");
+        }
+        former(&cluster)
+            .patch("web", &PatchParams::default(), &Patch::Merge(json!({"metadata": {"finalizers": null}})))
+            .await
+            .unwrap();
+        tasks.end().await;
+    }
+
     #[each_role]
     async fn an_object_of_the_former_version_is_stored_and_read_in_both_while_the_webhook_is_there(cluster: TestCluster) {
         let foreign = foreign();

@@ -48,7 +48,7 @@ is_name() {
 }
 
 read_arguments() {
-    account='' namespace='' target='' format='' server='' least='' keep='' check=1
+    account='' namespace='' target='' format='' server='' least='' keep='' check=1 words=0
     while [ $# -gt 0 ]; do
         case $1 in
         --help | -h)
@@ -67,14 +67,13 @@ read_arguments() {
             ;;
         -?*) die "unknown option $1; see --help" ;;
         *)
-            # further words are ignored, as they always were
-            if [ -z "$account" ]; then
-                account=$1
-            elif [ -z "$namespace" ]; then
-                namespace=$1
-            elif [ -z "$target" ]; then
-                target=$1
-            fi
+            # an empty word is one too; further words are ignored, as they always were
+            words=$((words + 1))
+            case $words in
+            1) account=$1 ;;
+            2) namespace=$1 ;;
+            3) target=$1 ;;
+            esac
             ;;
         esac
         shift

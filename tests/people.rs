@@ -49,6 +49,23 @@ fn by_the_name_of_the_plugin_the_first_word_chooses_the_command() {
 }
 
 #[test]
+fn output_that_does_not_fit_on_the_disk_is_a_failure_and_a_reader_that_has_enough_is_none() {
+    let list = || {
+        let mut command = Command::new(binary());
+        command.args(["doctor", "--list"]);
+        command
+    };
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let told = list().stdout(full).output().unwrap();
+    assert_eq!(told.status.code(), Some(1), "{told:?}");
+    assert!(text(&told.stderr).contains("write to standard output: No space left on device"), "{told:?}");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let told = list().stdout(writer).output().unwrap();
+    assert!(told.status.success() && told.stderr.is_empty(), "{told:?}");
+}
+
+#[test]
 fn kubectl_and_shells_get_the_same_completions() {
     let words = ["status", "--w"];
     let by_kubectl = called("kubectl_complete-harvester", &words);

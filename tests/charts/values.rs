@@ -51,6 +51,21 @@ fn the_values_of_the_go_charts_are_taken() {
 }
 
 #[test]
+fn kube_vip_is_updated_and_watched_as_its_values_say() {
+    let Some(helm) = helm() else { return };
+    let strategy = |options: &[&str]| {
+        let rendered = render(&helm, CCM, options);
+        object(&rendered, "DaemonSet", "kube-vip")["spec"]["updateStrategy"].clone()
+    };
+    assert_eq!(strategy(&[]), json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}));
+    let changed = ["--set=kube-vip.updateStrategy.type=OnDelete,kube-vip.updateStrategy.rollingUpdate=null"];
+    assert_eq!(strategy(&changed), json!({"type": "OnDelete"}));
+    let monitored = ["--set=kube-vip.podMonitor.enabled=true,kube-vip.podMonitor.annotations.team=a"];
+    let rendered = render(&helm, CCM, &monitored);
+    assert_eq!(object(&rendered, "PodMonitor", "kube-vip")["metadata"]["annotations"]["team"], "a");
+}
+
+#[test]
 fn a_value_of_another_type_is_refused_by_name() {
     let Some(helm) = helm() else { return };
     for (chart, option, value) in [

@@ -142,6 +142,25 @@ async fn generate_addon_csi_prints_what_is_documented_for_rke2_and_for_k3s() {
     assert_eq!(host.server.revision(), revision);
 }
 
+/// As a variable that is not set gives it: the word after it must not take its place.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_account_or_namespace_is_none_whatever_word_comes_after_it() {
+    let Some(host) = Host::open().await else { return };
+    let revision = host.server.revision();
+    for script in [ADDON, CSI] {
+        for words in ["'' demo vms", "demo '' rke2"] {
+            for binary in [true, false] {
+                let told = host.run(&How { binary, ..How::default() }, script, words).await;
+                assert!(
+                    told.code == Some(1) && told.out.to_lowercase().contains("usage"),
+                    "{script} {words}: {told:?}"
+                );
+            }
+        }
+    }
+    assert_eq!(host.server.revision(), revision);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn user_data_is_the_kubeconfig_and_opens_harvester() {
     let Some(host) = Host::open().await else { return };

@@ -21,5 +21,5 @@ pub use connection::{Connection, Followed, Options};
 pub use error::Error;
 pub use file::{CloudConfig, find};
 pub use limit::RequestLimit;
-pub use local::{Local, local};
+pub use local::{Local, local, merged};
 pub use places::Places;

@@ -4,11 +4,16 @@
 //! else `KUBECONFIG`, else the pod's service account.
 
 use std::{
+    ffi::OsStr,
+    io::ErrorKind,
     path::{Path, PathBuf},
     sync::{Arc, RwLock},
 };
 
-use kube::{Client, Config, config::Kubeconfig};
+use kube::{
+    Client, Config,
+    config::{Kubeconfig, KubeconfigError},
+};
 
 use crate::{
     CloudConfig, Options,
@@ -57,9 +62,26 @@ fn from_file(path: &Path, master: Option<&str>, environment: &Environment) -> Re
 
 fn from_variable(files: &str, master: Option<&str>, environment: &Environment) -> Result<Config, Error> {
     let fault = |reason| Error::Parse { file: files.to_owned(), reason };
-    let read = Kubeconfig::from_env().map_err(|error| fault(one_line(&error)))?;
+    let read = merged(files.as_ref()).map_err(|error| fault(one_line(&error)))?;
     let read = read.ok_or_else(|| fault("KUBECONFIG names no file".to_owned()))?;
     Ok(CloudConfig::from_kubeconfig(read, files, master, environment, Outside::Everything)?.config)
+}
+
+/// The files of the variable KUBECONFIG as one. As for kubectl, one that is not there counts for nothing, unless none is
+/// there. `None`: it names none.
+///
+/// # Errors
+/// Where a file is no kubeconfig, or cannot be read.
+pub fn merged(files: &OsStr) -> Result<Option<Kubeconfig>, KubeconfigError> {
+    let files: Vec<_> = std::env::split_paths(files).filter(|file| !file.as_os_str().is_empty()).collect();
+    let is_missing =
+        |file: &PathBuf| std::fs::metadata(file).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    let (missing, there): (Vec<_>, Vec<_>) = files.into_iter().partition(is_missing);
+    // reading one that is not there says so
+    let read = if there.is_empty() { missing } else { there };
+    let mut all = read.into_iter().map(Kubeconfig::read_from);
+    let Some(first) = all.next() else { return Ok(None) };
+    all.try_fold(first?, |merged, next| merged.merge(next?)).map(Some)
 }
 
 fn in_pod(master: Option<&str>, environment: &Environment) -> Result<Config, Error> {
@@ -81,6 +103,29 @@ fn in_pod(master: Option<&str>, environment: &Environment) -> Result<Config, Err
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_the_files_of_the_variable_those_that_are_there_count_as_for_kubectl() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for name in ["one", "two"] {
+            let text = format!(
+                "{{clusters: [{{name: {name}, cluster: {{server: 'https://{name}'}}}}], current-context: {name}}}"
+            );
+            std::fs::write(at(name), text).unwrap();
+        }
+        let read = |names: &[&str]| {
+            let files = std::env::join_paths(names.iter().map(|name| at(name))).unwrap();
+            merged(&files)
+        };
+        for names in [&["absent", "one", "two"][..], &["one", "absent", "two"]] {
+            let read = read(names).unwrap().unwrap();
+            let clusters: Vec<_> = read.clusters.iter().map(|cluster| &*cluster.name).collect();
+            assert_eq!((clusters, read.current_context.as_deref()), (vec!["one", "two"], Some("one")));
+        }
+        assert!(read(&["absent"]).unwrap_err().to_string().contains("absent"));
+        assert!(merged(OsStr::new("::")).unwrap().is_none());
+    }
 
     // docs/contract/cloud-controller-manager.md#S3
     #[tokio::test]

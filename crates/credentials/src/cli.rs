@@ -295,9 +295,9 @@ fn show_report(report: &Report, json: bool) -> ExitCode {
     } else {
         inspect::render(report)
     };
-    program::show(&text);
+    let shown = program::show(&text);
     match report {
-        _ if report.is_good() => ExitCode::SUCCESS,
+        _ if report.is_good() => shown,
         Report { answer: Err(_), .. } => ExitCode::FAILURE,
         _ => ExitCode::from(RIGHT_MISSING),
     }
@@ -412,7 +412,15 @@ fn administrators(given: Option<&str>) -> Result<Kubeconfig, String> {
             Kubeconfig::from_yaml(&text).map_err(|error| hint(&error))
         }
         Some(file) => Kubeconfig::read_from(file).map_err(|error| hint(&error)),
-        None => Kubeconfig::read().map_err(|error| hint(&error)),
+        None => match std::env::var_os("KUBECONFIG").filter(|files| !files.is_empty()) {
+            Some(files) => match cloud_config::merged(&files) {
+                Ok(Some(read)) => Ok(read),
+                Ok(None) => Err(hint(&"KUBECONFIG names no file")),
+                Err(error) => Err(hint(&error)),
+            },
+            // the one in the home folder
+            None => Kubeconfig::read().map_err(|error| hint(&error)),
+        },
     }
 }
 

@@ -70,6 +70,14 @@ pub struct Status {
     pub not_read: Vec<String>,
 }
 
+const GUEST: &str = "guest";
+const HARVESTER: &str = "Harvester";
+
+/// How the line of a list begins that could not be read.
+fn failure(cluster: &str, path: &str) -> String {
+    format!("{cluster}: GET {path} failed")
+}
+
 /// What is on the screen.
 pub fn decide(facts: &Facts) -> Status {
     let findings = doctor::decide(facts, Occasion::Daily);
@@ -84,20 +92,20 @@ pub fn decide(facts: &Facts) -> Status {
     };
     let mut not_read = Vec::new();
     let mut items = |cluster: &'static str, path: &str| -> Vec<Value> {
-        let answers = if cluster == "guest" { &facts.guest.answers } else { &facts.harvester.answers };
+        let answers = if cluster == GUEST { &facts.guest.answers } else { &facts.harvester.answers };
         match answers.get(path) {
             Some(Ok(list)) => json::items_or_none(list).to_vec(),
             Some(Err(failed)) => {
-                not_read.push(cut(&format!("{cluster}: GET {path} failed: {}", failed.why)));
+                not_read.push(cut(&format!("{}: {}", failure(cluster, path), failed.why)));
                 Vec::new()
             }
             None => Vec::new(),
         }
     };
     let namespace = facts.config.as_ref().map(|config| config.namespace.clone()).unwrap_or_default();
-    let [services, nodes] = [read::SERVICES, read::NODES].map(|path| items("guest", path));
+    let [services, nodes] = [read::SERVICES, read::NODES].map(|path| items(GUEST, path));
     let harvesters = [read::balancers(&namespace), read::machines(&namespace), read::POOLS.to_owned()];
-    let [balancers, machines, pools] = harvesters.map(|path| items("Harvester", &path));
+    let [balancers, machines, pools] = harvesters.map(|path| items(HARVESTER, &path));
     let mut services: Vec<_> =
         services.iter().filter(|it| is_balanced(it)).map(|it| service(it, &balancers)).collect();
     let mut nodes: Vec<_> = nodes.iter().map(|it| node(it, &machines)).collect();
@@ -170,15 +178,20 @@ pub fn render(status: &Status, colour: Colour) -> String {
         let addresses = if row.is_served { row.addresses.join(", ") } else { "waits".to_owned() };
         [row.name.clone(), addresses, row.object.clone(), row.because.clone()]
     });
-    page += &section("Services", ["SERVICE", "ADDRESS", "LOADBALANCER", "BECAUSE"], services.collect());
+    let none = |what: &str, cluster: &str, path: &str| {
+        let is_unread = status.not_read.iter().any(|why| why.starts_with(&failure(cluster, path)));
+        format!("{what}: {}", if is_unread { "not read" } else { "none" })
+    };
+    let heads = ["SERVICE", "ADDRESS", "LOADBALANCER", "BECAUSE"];
+    page += &section(&none("Services", GUEST, read::SERVICES), heads, services.collect());
     let nodes = status.nodes.iter().map(|row| {
         let ready = if row.is_ready { "ready" } else { "not ready" };
         [row.name.clone(), ready.to_owned(), row.machine.clone().unwrap_or("-".to_owned()), row.state.clone()]
     });
-    page += &section("Nodes", ["NODE", "KUBELET", "VM", "STATE"], nodes.collect());
+    page += &section(&none("Nodes", GUEST, read::NODES), ["NODE", "KUBELET", "VM", "STATE"], nodes.collect());
     let pools =
         status.pools.iter().map(|row| [row.name.clone(), format!("{} of {}", row.available, row.total)]);
-    page += &section("Pools", ["POOL", "FREE"], pools.collect());
+    page += &section(&none("Pools", HARVESTER, read::POOLS), ["POOL", "FREE"], pools.collect());
     status.not_read.iter().for_each(|why| add(&mut page, &format!("not read: {why}")));
     page
 }
@@ -187,8 +200,9 @@ fn add(page: &mut String, line: &str) {
     writeln!(page, "{line}").expect("a String takes any text");
 }
 
-fn section<const N: usize>(what: &str, heads: [&str; N], rows: Vec<[String; N]>) -> String {
-    if rows.is_empty() { format!("\n{what}: none\n") } else { format!("\n{}", table(heads, rows, ROWS)) }
+/// A table, or the line in place of one that has no rows.
+fn section<const N: usize>(none: &str, heads: [&str; N], rows: Vec<[String; N]>) -> String {
+    if rows.is_empty() { format!("\n{none}\n") } else { format!("\n{}", table(heads, rows, ROWS)) }
 }
 
 #[cfg(test)]

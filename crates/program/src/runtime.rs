@@ -102,11 +102,16 @@ pub fn asked_for(table: &Table, version: &str, args: &[String]) -> Option<String
     given.is_on("version").then(|| format!("{} {version}\n", table.program))
 }
 
-/// Prints what was asked for.
+/// Prints what was asked for. Whoever puts it into a file, on a disk that is full, is told.
 pub fn show(text: &str) -> ExitCode {
-    // a closed terminal is no reason to fail
-    drop(io::stdout().write_all(text.as_bytes()));
-    ExitCode::SUCCESS
+    let mut out = io::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // a reader that has read enough is no reason to fail
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            failed(&format!("write to standard output: {error}"))
+        }
+        _ => ExitCode::SUCCESS,
+    }
 }
 
 /// Says it on the error output.

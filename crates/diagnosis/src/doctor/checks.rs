@@ -18,7 +18,7 @@ use super::{
     read,
 };
 use crate::json::{self, text};
-use credential::{anew, life, login, rancher_credential};
+use credential::{anew, is_unknown_to_rancher, life, login, rancher_credential};
 use guest::{agents, dhcp, machines, nodes, tunnel_address};
 use harvester::{conversion, crd_fields, crds, pools, webhook};
 use leftovers::leftovers;
@@ -297,6 +297,18 @@ fn endpoint(facts: &Facts) -> Result<Outcome, Outcome> {
             format!("{} does not answer: {why}", config.server),
             "check that this machine reaches Harvester's VIP, and that the cloud-config names its server",
         ),
+        // an API server tells its version to whom it knows; a proxy, another port and Rancher's path of a cluster that is away
+        // answer to everything in their own way
+        Err(failed)
+            if matches!(failed.trouble, Trouble::NotFound | Trouble::Refused)
+                && !is_unknown_to_rancher(failed) =>
+        {
+            Outcome::red(
+                format!("{} answers, but not as Harvester's API server: {}", config.server, failed.why),
+                "check the port and the path of the server that the cloud-config names, and what Rancher says of this Harvester \
+                 where the path is Rancher's",
+            )
+        }
         _ => Outcome::green(config.server.clone()),
     })
 }

@@ -212,6 +212,15 @@ fn at(text: &str) -> jiff::Timestamp {
     let gone = failed(Trouble::NoAnswer, "no route to host");
     facts.harvester.answers.values_mut().for_each(|answer| *answer = Err(gone.clone()));
 })]
+#[case("harvester-endpoint", |facts: &mut Facts| {
+    // another port, and Rancher's path of a cluster that is away
+    let other = failed(Trouble::NotFound, "404 page not found");
+    facts.harvester.answers.values_mut().for_each(|answer| *answer = Err(other.clone()));
+})]
+#[case("harvester-endpoint", |facts: &mut Facts| {
+    let other = failed(Trouble::Refused, "503: cluster not found");
+    facts.harvester.answers.values_mut().for_each(|answer| *answer = Err(other.clone()));
+})]
 #[case("harvester-ca", |facts: &mut Facts| {
     let strange = failed(Trouble::Certificate, "invalid peer certificate: UnknownIssuer");
     facts.harvester.answers.values_mut().for_each(|answer| *answer = Err(strange.clone()));
@@ -321,6 +330,9 @@ fn at(text: &str) -> jiff::Timestamp {
 })]
 #[case("csi-driver", |facts: &mut Facts| {
     change(&mut facts.guest, read::DAEMON_SETS, |all| drop(all["items"].as_array_mut().unwrap().remove(1)));
+})]
+#[case("csi-driver", |facts: &mut Facts| {
+    change(&mut facts.guest, read::DAEMON_SETS, |all| all["items"][1]["status"]["numberReady"] = json!(0));
 })]
 #[case("csi-leader", |facts: &mut Facts| {
     answers(&mut facts.guest, read::CSI_LEASE, Err(failed(Trouble::NotFound, "not found")));

@@ -131,14 +131,14 @@ async fn run(asked: Asked, clock: Clock) -> Result<ExitCode, String> {
         complain(&format!("cloud-config: {}", cut(note)));
     }
     let report = clusters.report(&clock).await;
-    if asked.json {
+    let shown = if asked.json {
         let text = serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?;
-        program::show(&(text + "\n"));
+        program::show(&(text + "\n"))
     } else {
-        program::show(&render(&report));
-    }
+        program::show(&render(&report))
+    };
     let is_whole = if asked.volumes { report.not_read.is_empty() } else { !report.is_incomplete };
-    let read = if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    let read = if is_whole { shown } else { ExitCode::FAILURE };
     if !asked.balancers && !asked.volumes {
         return Ok(read);
     }

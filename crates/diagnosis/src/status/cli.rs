@@ -50,7 +50,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         return refuse(&faults);
     }
     match program::run(|process| Box::pin(run(process, from, cloud_config, json, watch))) {
-        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Ok(code)) => code,
         Ok(Err(why)) => failed(&why),
         Err(error) => failed(&format!("start the runtime: {error}")),
     }
@@ -62,7 +62,7 @@ async fn run(
     cloud_config: Option<PathBuf>,
     json: bool,
     watch: bool,
-) -> Result<(), String> {
+) -> Result<ExitCode, String> {
     let settings = Options::named(&format!("{PROGRAM}/{} status", env!("CARGO_PKG_VERSION")));
     let guest = cloud_config::local(&from, &settings).map_err(|error| error.to_string())?;
     let config = cloud_config::find(cloud_config.as_deref()).and_then(|file| CloudConfig::read(&file));
@@ -79,25 +79,28 @@ async fn run(
     let mut shown = String::new();
     loop {
         let now = decide(&facts);
-        if json {
+        let code = if json {
             let text = serde_json::to_string_pretty(&now).map_err(|error| error.to_string())?;
-            program::show(&(text + "\n"));
+            program::show(&(text + "\n"))
         } else {
             let page = render(&now, colour);
-            if watch && is_terminal {
+            let code = if watch && is_terminal {
                 let time = process.clock.now();
-                program::show(&over(&format!("{}  Ctrl-C ends it\n{page}", time.strftime("%H:%M:%S UTC"))));
+                program::show(&over(&format!("{}  Ctrl-C ends it\n{page}", time.strftime("%H:%M:%S UTC"))))
             } else if page != shown {
                 let gap = if shown.is_empty() { "" } else { "\n---\n" };
-                program::show(&format!("{gap}{page}"));
-            }
+                program::show(&format!("{gap}{page}"))
+            } else {
+                ExitCode::SUCCESS
+            };
             shown = page;
-        }
-        if !watch {
-            return Ok(());
+            code
+        };
+        if !watch || code != ExitCode::SUCCESS {
+            return Ok(code);
         }
         tokio::select! {
-            () = process.tasks.stop.cancelled() => return Ok(()),
+            () = process.tasks.stop.cancelled() => return Ok(code),
             () = tokio::time::sleep(LOOK_AGAIN) => {}
         }
         read::again(&guest, harvester.as_ref(), &mut facts, process.clock.now()).await;

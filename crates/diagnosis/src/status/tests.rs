@@ -62,7 +62,7 @@ fn what_is_red_is_told_with_its_next_step_and_what_cannot_be_read_is_named() {
     assert_eq!(status.findings.iter().map(|it| it.id).collect::<Vec<_>>(), ["machines"]);
     let page = render(&status, Colour(false));
     assert!(page.contains("  red   machines: ") && page.contains("        → "), "{page}");
-    assert!(page.contains("Pools: none") && page.contains("not read: Harvester: GET"), "{page}");
+    assert!(page.contains("Pools: not read\n") && page.contains("not read: Harvester: GET"), "{page}");
 }
 
 #[test]

@@ -65,13 +65,20 @@ pub(super) fn login(facts: &Facts) -> Result<Outcome, Outcome> {
     for failed in answers.iter().filter_map(|path| answer(&facts.harvester, path).as_ref().err()) {
         refused(failed, &anew(config))?;
     }
-    got(&facts.harvester, read::VERSION)?;
+    if answers.iter().all(|path| answer(&facts.harvester, path).is_err()) {
+        got(&facts.harvester, read::VERSION)?;
+    }
     Ok(Outcome::green("the credential is valid"))
+}
+
+/// Whether these are the words of Rancher for a Harvester that it does not have.
+pub(super) fn is_unknown_to_rancher(failed: &Failed) -> bool {
+    failed.why.contains("clusters.management.cattle.io")
 }
 
 /// An error where the server does not know the credential.
 fn refused(failed: &Failed, mend: &str) -> Result<(), Outcome> {
-    if failed.why.contains("clusters.management.cattle.io") {
+    if is_unknown_to_rancher(failed) {
         return Err(Outcome::red(
             format!("Rancher does not know this Harvester any more: {}", failed.why),
             format!(

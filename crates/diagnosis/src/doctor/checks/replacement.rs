@@ -11,7 +11,7 @@ use super::{
     answer, config,
     credential::lasting,
     guest::balanced,
-    items, some,
+    items, some, unread,
 };
 use crate::{
     json::{self, annotation, is_deleted, key, label, members, name, text},
@@ -171,8 +171,8 @@ fn unknown_to_go<'a>(object: &'a Value, fields: &'a [&str]) -> impl Iterator<Ite
 pub(super) fn way_back_fields(facts: &Facts) -> Result<Outcome, Outcome> {
     let objects = items(&facts.harvester, &read::balancers(&config(facts)?.namespace))?;
     // most cloud-configs may not list pools
-    let pools = answer(&facts.harvester, read::POOLS).as_ref().ok();
-    let pools = pools.map(json::items_or_none).unwrap_or_default();
+    let answered = answer(&facts.harvester, read::POOLS);
+    let pools = answered.as_ref().map(json::items_or_none).unwrap_or_default();
     let drains = |pool: &Value| {
         let is_draining = members(&pool["spec"]["ranges"]).iter().any(|range| range["drain"] == true);
         is_draining.then(|| format!("{} (spec.ranges.drain)", name(pool)))
@@ -187,13 +187,13 @@ pub(super) fn way_back_fields(facts: &Facts) -> Result<Outcome, Outcome> {
     let of_objects =
         objects.iter().flat_map(|object| unknown_to_go(object, &BALANCER_FIELDS).collect::<Vec<_>>());
     let found: Vec<_> = of_objects.chain(of_pools).collect();
-    Ok(if found.is_empty() {
-        Outcome::green("none")
-    } else {
-        Outcome::amber(
+    Ok(match answered {
+        _ if !found.is_empty() => Outcome::amber(
             format!("unknown to the Go programs: {}", some(&found)),
             "keep a copy of these objects: the Go programs pass over the fields, and their first write drops them",
-        )
+        ),
+        Ok(_) => Outcome::green("none"),
+        Err(failed) => unread(read::POOLS, failed).and(Some("no load balancer asks for it")),
     })
 }
 
@@ -204,6 +204,8 @@ pub(super) fn way_back_credential(facts: &Facts) -> Result<Outcome, Outcome> {
             format!("it ends at {end}, and the Go programs neither renew it nor follow a change"),
             format!("{}, and give the Go charts that one, whose token does not end", lasting(config)),
         ),
-        Expiry::Never | Expiry::Unknown => Outcome::green("it is not known to end"),
+        Expiry::Never => Outcome::green("it does not end"),
+        // as Rancher's own tokens
+        Expiry::Unknown => Outcome::not_asked("the credential does not say when it ends"),
     })
 }

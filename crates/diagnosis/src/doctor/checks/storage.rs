@@ -12,10 +12,10 @@ use super::{
         read,
     },
     answer, items, some, unread,
-    workloads::{is_of_csi, leader, trusted},
+    workloads::{is_of_csi, leader, trusted, why_not_ready},
 };
 use crate::{
-    json::{name, text},
+    json::{key, name, text},
     screen::cut,
 };
 
@@ -46,10 +46,12 @@ pub(super) fn csi_driver(facts: &Facts) -> Result<Outcome, Outcome> {
     };
     let nodes = items(&facts.guest, read::CSI_NODES)?;
     let registered = nodes.iter().filter(has_driver).count();
-    let wanted = trusted(facts, read::DAEMON_SETS)?.filter(|set| is_of_csi(set));
-    let wanted = wanted.filter_map(|set| set["status"]["desiredNumberScheduled"].as_u64()).max();
-    Ok(match wanted {
-        Some(wanted) if (registered as u64) < wanted => {
+    let pods = |set: &Value, which: &str| set["status"][which].as_u64().unwrap_or_default();
+    let sets = trusted(facts, read::DAEMON_SETS)?.filter(|set| is_of_csi(set));
+    let set = sets.max_by_key(|set| pods(set, "desiredNumberScheduled"));
+    let counts = set.map(|set| (set, pods(set, "desiredNumberScheduled"), pods(set, "numberReady")));
+    Ok(match counts {
+        Some((_, wanted, _)) if (registered as u64) < wanted => {
             let without: Vec<_> = nodes.iter().filter(|node| !has_driver(node)).map(name).collect();
             Outcome::red(
                 format!("registered on {registered} of {wanted} Nodes; not on {}", some(&without)),
@@ -60,8 +62,14 @@ pub(super) fn csi_driver(facts: &Facts) -> Result<Outcome, Outcome> {
             "no DaemonSet runs the driver",
             "install the chart harvester-csi-driver; `kubectl get daemonsets --all-namespaces` shows what runs",
         ),
-        Some(0) => Outcome::not_asked("no Node is to run it"),
-        _ => Outcome::green(format!("registered on {registered} Nodes")),
+        Some((_, 0, _)) => Outcome::not_asked("no Node is to run it"),
+        // kubelet keeps the registration of a driver that has died
+        Some((set, wanted, ready)) if ready < wanted => {
+            let found = format!("{ready} of the {wanted} Pods of {} are ready", key(set));
+            let mend = why_not_ready("daemonset", set);
+            if ready == 0 { Outcome::red(found, mend) } else { Outcome::amber(found, mend) }
+        }
+        Some(_) => Outcome::green(format!("registered on {registered} Nodes")),
     })
 }
 

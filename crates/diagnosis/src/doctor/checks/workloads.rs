@@ -151,6 +151,15 @@ pub(super) fn kube_vip(facts: &Facts) -> Result<Outcome, Outcome> {
         .collect();
     let waiting: Vec<_> = asking.iter().filter(|service| waits(facts, service)).map(|it| key(it)).collect();
     let sets: Vec<_> = running(facts)?.filter(|workload| is_kube_vip(workload)).collect();
+    let mut unwanted = trusted(facts, read::DAEMON_SETS)?.filter(|set| is_kube_vip(set) && !is_wanted(set));
+    let (found, turn_on) = match unwanted.next() {
+        Some(set) => (
+            format!("no Node is to run {}", key(set)),
+            "have kube-vip.nodeSelector and kube-vip.affinity of the chart harvester-cloud-provider match the Nodes that are to \
+             announce",
+        ),
+        None => ("no kube-vip is seen".to_owned(), "turn kube-vip on in the chart harvester-cloud-provider"),
+    };
     let is_ready = |set: &&Value| {
         let status = &set["status"];
         status["numberReady"].as_i64().or_else(|| status["readyReplicas"].as_i64()).unwrap_or_default() > 0
@@ -159,23 +168,22 @@ pub(super) fn kube_vip(facts: &Facts) -> Result<Outcome, Outcome> {
         Some(_) if sets.iter().any(is_ready) => Outcome::green("it is ready"),
         Some(set) if !asking.is_empty() => Outcome::red(
             format!("no Pod of {} is ready", key(set)),
-            format!(
-                "`kubectl -n {} describe {} {}` shows why",
-                shell_word(text(set, "/metadata/namespace")),
-                if set["spec"]["replicas"].is_null() { "daemonset" } else { "deployment" },
-                shell_word(name(set))
-            ),
+            why_not_ready(if set["spec"]["replicas"].is_null() { "daemonset" } else { "deployment" }, set),
         ),
         _ if asking.is_empty() => Outcome::green("no Service needs it"),
         // kube-vip leaves its addresses in the status when it ends
         _ if waiting.is_empty() => Outcome::amber(
-            format!("no kube-vip is seen, and it is to announce the addresses of {} Services", asking.len()),
-            "see that a static Pod or another program announces them; else turn kube-vip on in the chart \
-             harvester-cloud-provider",
+            format!("{found}, and it is to announce the addresses of {} Services", asking.len()),
+            format!("see that a static Pod or another program announces them; else {turn_on}"),
         ),
-        _ => Outcome::red(
-            format!("there is no kube-vip, and it is to announce the address of {}", some(&waiting)),
-            "turn kube-vip on in the chart harvester-cloud-provider",
-        ),
+        _ => {
+            Outcome::red(format!("{found}, and it is to announce the address of {}", some(&waiting)), turn_on)
+        }
     })
+}
+
+/// The command that shows why no Pod of it is ready.
+pub(super) fn why_not_ready(kind: &str, workload: &Value) -> String {
+    let namespace = shell_word(text(workload, "/metadata/namespace"));
+    format!("`kubectl -n {namespace} describe {kind} {}` shows why", shell_word(name(workload)))
 }

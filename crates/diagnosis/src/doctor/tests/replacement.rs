@@ -88,6 +88,29 @@ fn before_a_rollback_the_check_of_what_the_go_programs_do_not_know_says_so(
     );
 }
 
+/// What the check of this id says before a rollback.
+fn said(broken: fn(&mut Facts), id: &str) -> (Verdict, String) {
+    let mut facts = healthy();
+    broken(&mut facts);
+    let mut findings = decide(&facts, Occasion::BeforeRollback).into_iter();
+    let finding = findings.find(|finding| finding.id == id).unwrap();
+    (finding.verdict, finding.sentence)
+}
+
+#[test]
+fn before_a_rollback_pools_that_nobody_may_list_are_not_called_free_of_new_fields() {
+    let unread: fn(&mut Facts) =
+        |facts| answers(&mut facts.harvester, read::POOLS, Err(failed(Trouble::Forbidden, "forbidden")));
+    let (verdict, sentence) = said(unread, "way-back-fields");
+    assert!(verdict == Verdict::NotAsked && sentence.contains(read::POOLS), "{sentence}");
+}
+
+#[test]
+fn before_a_rollback_a_credential_that_does_not_say_when_it_ends_is_not_called_lasting() {
+    let opaque: fn(&mut Facts) = |facts| facts.config.as_mut().unwrap().expiry = Expiry::Unknown;
+    assert_eq!(said(opaque, "way-back-credential").0, Verdict::NotAsked);
+}
+
 #[test]
 fn before_an_upgrade_nobody_misses_the_lease_that_the_go_driver_does_not_have() {
     let mut facts = healthy();

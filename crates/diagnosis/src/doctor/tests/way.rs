@@ -179,3 +179,23 @@ async fn load_balancers_are_read_before_services_so_that_one_that_is_made_meanwh
     let place = |side, path: &str| asked.iter().position(|it| *it == (side, path.to_owned())).unwrap();
     assert!(place("Harvester", &read::balancers("team-a")) < place("guest", read::SERVICES), "{asked:?}");
 }
+
+#[tokio::test]
+async fn a_harvester_that_does_not_answer_is_asked_for_its_version_alone() {
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let noted = Arc::clone(&asked);
+    let silent = tower::service_fn(move |request: Request<Body>| {
+        noted.lock().unwrap().push(request.uri().path().to_owned());
+        async { Err::<Response<Body>, tower::BoxError>("connect: timed out".into()) }
+    });
+    let guest = tower::service_fn(|_: Request<Body>| async {
+        Ok::<_, tower::BoxError>(Response::new(Body::from(b"{}".to_vec())))
+    });
+    let harvester = Some(Client::new(silent, "default"));
+    let facts = read::read_with(&Client::new(guest, "default"), healthy().config, harvester, at(NOW)).await;
+    let asked = asked.lock().unwrap();
+    assert!(!asked.is_empty() && asked.iter().all(|path| path == read::VERSION), "{asked:?}");
+    let findings = decide(&facts, Occasion::Daily);
+    let endpoint = findings.iter().find(|finding| finding.id == "harvester-endpoint").unwrap();
+    assert!(endpoint.verdict == Verdict::Red && endpoint.sentence.contains("timed out"), "{endpoint:?}");
+}

@@ -3,7 +3,8 @@
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::{super::*, Verdict, answers, change, healthy, list, told, workload};
+use super::{super::*, Verdict, answers, change, failed, healthy, list, told, workload};
+use crate::doctor::facts::Trouble;
 
 #[test]
 fn another_program_whose_image_has_kube_vip_in_its_name_is_none() {
@@ -108,7 +109,7 @@ fn where_every_address_is_shown_a_kube_vip_that_nobody_sees_is_told_and_no_fault
 #[test]
 fn what_may_not_be_read_of_bindings_is_not_guessed() {
     let unread = told(|facts| {
-        let refused = super::failed(facts::Trouble::Forbidden, "clusterrolebindings is forbidden");
+        let refused = failed(Trouble::Forbidden, "clusterrolebindings is forbidden");
         answers(&mut facts.guest, read::BINDINGS, Err(refused));
     });
     assert!(unread.iter().all(|(_, verdict)| *verdict == Verdict::NotAsked), "{unread:?}");
@@ -147,4 +148,39 @@ fn the_command_about_kube_vip_names_the_kind_that_it_has() {
         mend(read::DAEMON_SETS, "minReadySeconds"),
         "`kubectl -n kube-system describe daemonset vip` shows why"
     );
+}
+
+#[test]
+fn a_driver_whose_pods_are_ready_on_some_nodes_alone_is_amber() {
+    let some = told(|facts| {
+        change(&mut facts.guest, read::DAEMON_SETS, |all| {
+            all["items"][1]["status"] = json!({"numberReady": 1, "desiredNumberScheduled": 2});
+        });
+        change(&mut facts.guest, read::CSI_NODES, |all| {
+            let second = all["items"][0].clone();
+            all["items"].as_array_mut().unwrap().push(second);
+        });
+    });
+    assert_eq!(some, [("csi-driver", Verdict::Amber)]);
+}
+
+#[test]
+fn of_a_kube_vip_that_no_node_is_to_run_it_is_not_said_that_it_is_turned_off() {
+    let mut facts = healthy();
+    change(&mut facts.guest, read::DAEMON_SETS, |all| {
+        all["items"][0]["status"] = json!({"numberReady": 0, "desiredNumberScheduled": 0});
+    });
+    let findings = decide(&facts, Occasion::Daily);
+    let found = findings.into_iter().find(|finding| finding.id == "kube-vip").unwrap();
+    assert_eq!(found.verdict, Verdict::Amber);
+    assert!(found.sentence.contains("no Node is to run kube-system/kube-vip"), "{found:?}");
+    assert!(found.mend.as_ref().unwrap().contains("kube-vip.affinity"), "{found:?}");
+}
+
+#[test]
+fn whoever_may_not_read_the_version_and_may_list_load_balancers_is_logged_in() {
+    let told = told(|facts| {
+        answers(&mut facts.harvester, read::VERSION, Err(failed(Trouble::Forbidden, "forbidden")));
+    });
+    assert_eq!(told, []);
 }

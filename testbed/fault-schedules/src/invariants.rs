@@ -131,8 +131,11 @@ pub(crate) async fn hold(
         .collect();
     assert_eq!(owners.len(), balancers.len(), "one LoadBalancer for each Service");
     let sharing = Sharing::of(&services, &owners);
-    let told = told_of(cluster, "AddressNotPublished").await;
-    let unchecked = told_of(cluster, "HealthCheckNeeded").await;
+    let told = Told {
+        unpublished: told_of(cluster, "AddressNotPublished").await,
+        unchecked: told_of(cluster, "HealthCheckNeeded").await,
+        of_one_family: told_of(cluster, "IPFamilyNotSupported").await,
+    };
     let late = late.of("loadbalancers");
     let (mut published, mut served) = (BTreeMap::<IpAddr, Vec<&Service>>::new(), BTreeSet::new());
     let mut owned = BTreeSet::new();
@@ -149,10 +152,10 @@ pub(crate) async fn hold(
             assert_eq!(own.map(ResourceExt::name_any), None, "Service {name} wants no LoadBalancer");
             Vec::new()
         } else if let Some(shared) = sharing.used_by(service) {
-            Vec::from_iter(check_shared(service, &shared, simulation, &told))
+            Vec::from_iter(check_shared(service, &shared, simulation, &told.unpublished))
         } else if let Some(own) = own {
             let options = options(service, own, &late);
-            let addresses = check(service, options, own, simulation, (&told, &unchecked), falls_over);
+            let addresses = check(service, options, own, simulation, &told, falls_over);
             for address in &addresses {
                 assert!(owned.insert(*address), "{address} is served twice");
             }
@@ -245,25 +248,36 @@ async fn told_of(cluster: &TestCluster, reason: &str) -> BTreeSet<String> {
     told.filter_map(|event| event.involved_object.uid).collect()
 }
 
+/// The UIDs of Services with an Event about what they do not get.
+struct Told {
+    unpublished: BTreeSet<String>,
+    /// Those that are to set a health check.
+    unchecked: BTreeSet<String>,
+    of_one_family: BTreeSet<String>,
+}
+
 /// The Service publishes exactly the addresses that the source in `options` gave to it, in the order of its families, and is
-/// reached there. Returns them. `told`: the Services that have an Event instead; `unchecked`: those that were told to set a
-/// health check.
+/// reached there, or is told why not. Returns them.
 fn check(
     service: &Service,
     options: ServiceOptions,
     balancer: &LoadBalancer,
     simulation: &SimHarvester,
-    (told, unchecked): (&BTreeSet<String>, &BTreeSet<String>),
+    told: &Told,
     falls_over: bool,
 ) -> Vec<IpAddr> {
-    let (name, leased) = (service.name_any(), options.source == AddressSource::Dhcp);
+    let (name, mut leased) = (service.name_any(), options.source == AddressSource::Dhcp);
     let status = balancer.status.clone().unwrap_or_default();
     let annotation = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS).map(String::as_str);
     let ingress = ingress(service);
     let mut given = of_its_families(service, &pool_addresses(balancer));
-    // of two that it requires the Service is handed none while one is missing, unless it had that one before
-    if options.families == Families::Required && !leased && given.len() < 2 && annotation.is_none() {
+    // of two that it requires the Service is handed none while one is missing, unless it had that one before, or has an object
+    // on the host data path, where there is no second one
+    let requires_two = options.families == Families::Required;
+    let is_short = leased || given.len() < 2;
+    if requires_two && !options.on_host && is_short && annotation.is_none() {
         given.clear();
+        leased = false;
     }
     for (pool, address) in given_by(balancer) {
         let expected = waits::pools(options.source, is_ipv6(&address), falls_over);
@@ -279,7 +293,10 @@ fn check(
     assert_eq!(annotation, asked_of_guest, "annotation of Service {name}, {options:?}");
     if ingress.is_empty() && is_not_written_again(service, simulation) {
         let uid = service.uid().unwrap_or_default();
-        assert!(allocated.is_none() || told.contains(&uid), "Service {name} waits in silence, {options:?}");
+        assert!(
+            allocated.is_none() || told.unpublished.contains(&uid),
+            "Service {name} waits in silence, {options:?}"
+        );
         return Vec::new();
     }
     let addresses = if leased { ingress.iter().take(1).cloned().collect() } else { given };
@@ -295,12 +312,20 @@ fn check(
     if addresses.is_empty() {
         return addresses;
     }
+    // as below: that object has one family
+    if options.on_host && requires_two {
+        let uid = service.uid().unwrap_or_default();
+        assert!(
+            told.of_one_family.contains(&uid),
+            "Service {name} has one of two families in silence, {options:?}"
+        );
+    }
     // it asked for the guest data path, and got the object that a stopped program made for its predecessor on the other
     // one, which serves no such Service without a health check
     if options.on_host && options.local && !service.annotations().contains_key(annotations::HEALTH_CHECK_PORT)
     {
         let uid = service.uid().unwrap_or_default();
-        assert!(unchecked.contains(&uid), "Service {name} is refused in silence, {options:?}");
+        assert!(told.unchecked.contains(&uid), "Service {name} is refused in silence, {options:?}");
         return addresses;
     }
     // without a health check Harvester sends to VMs that refuse, too

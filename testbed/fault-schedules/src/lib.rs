@@ -13,9 +13,9 @@
 //!          rest, a few minutes ──────┴──► invariants ──► users delete everything ──► nothing is left
 //! ```
 //! [`run`] is one such run, and [`storage::run`] one of the CSI driver, with claims, Pods and VMs instead of Services.
-//! [`stopped_leader()`], [`stopped_before_a_mark`] and [`hand_over`] are schedules with one chosen fault. `sim-harvester`
-//! simulates hosts, VMs, kube-vip, kube-proxy and DHCP in memory. Tests run all this, and `cargo xtask seeds` more of
-//! [`run`].
+//! [`stopped_leader()`], [`stopped_before_a_mark`], [`stopped_before_an_object`] and [`hand_over`] are schedules with one
+//! chosen fault. `sim-harvester` simulates hosts, VMs, kube-vip, kube-proxy and DHCP in memory. Tests run all this, and
+//! `cargo xtask seeds` more of [`run`].
 #![forbid(unsafe_code)]
 
 mod cluster_setup;
@@ -41,7 +41,7 @@ use crate::system::System;
 
 pub use crate::handover::{Handover, hand_over};
 pub use crate::seeds::{SeedError, failed_seeds, parse_seeds};
-pub use crate::stopped_leader::{Meanwhile, stopped_before_a_mark, stopped_leader};
+pub use crate::stopped_leader::{Meanwhile, stopped_before_a_mark, stopped_before_an_object, stopped_leader};
 
 /// The length of the faults.
 const FAULTS: Duration = Duration::from_secs(180);

@@ -10,7 +10,7 @@ use crate::fixture::Fixture;
 use crate::invariants;
 use crate::process::{CrashPoint, Interruption};
 use crate::system::{Program, System};
-use crate::user_actions::{ServiceOptions, Users};
+use crate::user_actions::{Families, ServiceOptions, Users};
 
 /// Long enough for another to lead, and for its record garbage collector to look twice.
 const STOPPED: Duration = Duration::from_secs(60);
@@ -63,6 +63,26 @@ pub async fn stopped_before_a_mark(cluster: TestCluster) {
         .go_on(async |users| {
             users.delete(0).await;
             users.make(0, ServiceOptions::plain(false)).await;
+        })
+        .await;
+}
+
+/// A cloud controller manager is stopped before it makes the object of a Service that Harvester announces. A user deletes the
+/// Service, and makes it again when the late object is there, as one of the guest that requires two addresses: it has the one of
+/// that object.
+///
+/// # Panics
+/// When an invariant does not hold; the message says which.
+pub async fn stopped_before_an_object(cluster: TestCluster) {
+    let options = ServiceOptions::plain(true);
+    let stopped = StoppedLeader::of(Program::CloudControllerManager, "loadbalancers", options, cluster).await;
+    let cluster = stopped.fixture.cluster.clone();
+    let requires_two = ServiceOptions { families: Families::Required, ..ServiceOptions::plain(false) };
+    stopped
+        .go_on(async |users| {
+            users.delete(0).await;
+            cluster.advance(STOPPED).await;
+            users.make(0, requires_two).await;
         })
         .await;
 }

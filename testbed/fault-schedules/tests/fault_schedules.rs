@@ -10,7 +10,8 @@ mod runs;
 use std::env;
 
 use fault_schedules::{
-    Handover, Meanwhile, failed_seeds, hand_over, parse_seeds, stopped_before_a_mark, stopped_leader,
+    Handover, Meanwhile, failed_seeds, hand_over, parse_seeds, stopped_before_a_mark,
+    stopped_before_an_object, stopped_leader,
 };
 use runs::Runs;
 use sim_harvester::Release;
@@ -69,6 +70,14 @@ fn a_leader_that_was_stopped_between_two_writes_of_a_claim_does_no_harm_when_it_
 fn the_mark_of_a_manager_that_was_stopped_does_not_come_over_a_new_service_of_the_same_name() {
     for rights in [Rights::Ours, Rights::Existing] {
         on_simulated(rights, async |cluster| Box::pin(stopped_before_a_mark(cluster)).await);
+    }
+}
+
+/// Seed 2026112800199 found it.
+#[test]
+fn a_service_that_requires_two_addresses_and_got_a_late_object_on_the_host_has_one_and_is_told() {
+    for rights in [Rights::Ours, Rights::Existing] {
+        on_simulated(rights, async |cluster| Box::pin(stopped_before_an_object(cluster)).await);
     }
 }
 

@@ -38,6 +38,8 @@ pub(super) enum State {
         pool: String,
         order: Order,
         outdated: Outdated,
+        /// The pool has refused the object in this round already, of two families the first: any change of it outdates that.
+        has_refused: bool,
     },
     Recorded(String, IpAddr),
     Refused(Refusals),
@@ -181,7 +183,8 @@ impl Entry {
         }
         let is_outdated = !refused.is_empty() && !matches!(self.state, State::Taken);
         let outdated = if is_outdated { Outdated::Yes } else { Outdated::No };
-        self.state = State::UnderWay { pool: pool.to_owned(), order: order.clone(), outdated };
+        let has_refused = refused.iter().any(|(by, _)| by == pool);
+        self.state = State::UnderWay { pool: pool.to_owned(), order: order.clone(), outdated, has_refused };
         refused
     }
 
@@ -226,8 +229,10 @@ impl Entry {
     /// free; `None`: several may, or it may be another choice now.
     pub(super) fn outdate(&mut self, changed: Option<Changed<'_>>, now: Instant) {
         match &mut self.state {
-            State::UnderWay { pool, outdated, .. } => match changed {
-                Some(Changed { pool: name, version }) if name == pool && *outdated != Outdated::Yes => {
+            State::UnderWay { pool, outdated, has_refused, .. } => match changed {
+                Some(Changed { pool: name, version })
+                    if name == pool && !*has_refused && *outdated != Outdated::Yes =>
+                {
                     // the writer may tell its own write after a later one that the watch brought
                     let is_known = |version| matches!(&*outdated, Outdated::ByItsPool(known) if is_since(Some(known.as_str()), version));
                     if let Some(version) = version.filter(|version| !is_known(version)) {
@@ -506,6 +511,24 @@ mod tests {
         }
         entry.answer("edge".to_owned(), order, (result, Some("8")), by(&["one"]), Instant::now());
         assert_eq!(left(&entry), (state, refused.to_vec(), failed.to_vec()));
+    }
+
+    // the answer for the second family may rest on the change; that for the first one is older
+    #[rstest]
+    #[case::it_was_written(Some("8"))]
+    #[case::something_else_counts_for_its_quotas(None)]
+    #[tokio::test(start_paused = true)]
+    async fn a_change_of_a_pool_outdates_what_it_refused_before_of_the_other_family(
+        #[case] version: Option<&str>,
+    ) {
+        let (mut entry, now) = (Entry::default(), Instant::now());
+        let before = entry.submit("edge", &claim(V4), Vec::new(), now);
+        entry.answer("edge".to_owned(), claim(V4), (no_pool(), Some("7")), before, now);
+        let refused = entry.look(now).refused;
+        let before = entry.submit("edge", &claim(V6), refused, now);
+        entry.outdate(Some(Changed { pool: "edge", version }), now);
+        entry.answer("edge".to_owned(), claim(V6), (no_pool(), Some("8")), before, now);
+        assert_eq!(left(&entry), ("idle", Vec::new(), Vec::new()));
     }
 
     // a label that flips, or releases in two pools, can be news as often as a claim is answered

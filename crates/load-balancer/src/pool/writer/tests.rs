@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use controller_kit::{Action, Queue};
 use harvester_api::finalizers;
 use http::{Request, Response, StatusCode};
+use ipam::Family;
 use kube::{ResourceExt as _, client::Body};
 use serde_json::json;
 use tokio::time::advance;
@@ -270,36 +271,62 @@ async fn a_claim_that_is_refused_takes_along_nothing_that_waits() {
     assert_eq!(world.puts.load(Ordering::Relaxed), before + 1);
 }
 
-// a tenant that makes and deletes objects again and again has a release in each batch
-#[tokio::test(start_paused = true)]
-async fn a_refusal_counts_also_if_somebody_released_an_address_in_the_same_write() {
-    let world = world();
-    let World { caches, writers, index, .. } = &world;
+/// The orders of `waiter`, which news of the older pool outdate; the younger one is gone.
+fn outdated_by_news(world: &World, waiter: &ObjectKey) -> Orders {
+    let World { caches, writers, index, .. } = world;
     caches.pools.gone(&ObjectKey::new("", "younger"), "younger");
-    let (queue, waiters, key) = (Queue::new(), PoolWaiters::default(), ObjectKey::new("lab", "api"));
+    let (queue, waiters) = (Queue::new(), PoolWaiters::default());
     let orders = Orders::new(writers.clone(), queue.clone());
-    let news = PoolNews {
-        waiters: waiters.clone(),
-        index: index.clone(),
-        orders: orders.clone(),
-        queue,
-        pools: Queue::new(),
-    };
+    waiters.enter(waiter, WaitingFor::Anything);
+    let news = PoolNews { waiters, index: index.clone(), orders: orders.clone(), queue, pools: Queue::new() };
     caches.pools.on_change(move |change| {
         news.pool_changed(
             change.old.as_deref().map(|pool| &**pool),
             change.new.as_deref().map(|pool| &**pool),
         );
     });
+    orders
+}
+
+// a tenant that makes and deletes objects again and again has a release in each batch
+#[tokio::test(start_paused = true)]
+async fn a_refusal_counts_also_if_somebody_released_an_address_in_the_same_write() {
+    let (world, key) = (world(), ObjectKey::new("lab", "api"));
+    let (writers, orders) = (&world.writers, outdated_by_news(&world, &key));
     edit(&world, |pool| pool["spec"]["quarantineSeconds"] = 60.into());
     ordered(writers, "shop", claim("shop/web")).await.unwrap();
-    waiters.enter(&key, WaitingFor::Anything);
     let before = world.puts.load(Ordering::Relaxed);
     orders.submit(&key, "older", claim("lab/api"), Vec::new());
     ordered(writers, "shop", release("shop/web")).await.unwrap();
     assert_eq!(world.puts.load(Ordering::Relaxed), before + 1);
     let refused: Vec<_> = orders.look(&key).refused.into_iter().map(|(pool, _)| pool).collect();
     assert_eq!(refused, ["older"]);
+}
+
+// the release has woken the object, whose claim of the second family was under way, and wakes it no second time
+#[tokio::test(start_paused = true)]
+async fn an_address_that_comes_free_before_the_second_family_is_refused_goes_to_who_asked_for_the_first() {
+    let (world, key) = (world(), ObjectKey::new("lab", "api"));
+    let (writers, orders) = (&world.writers, outdated_by_news(&world, &key));
+    let of = |holder: &str, family| Order::Claim { holder: holder.into(), known: None, family: Some(family) };
+    edit(&world, |pool| {
+        pool["spec"]["ranges"] = json!([{"subnet": "10.0.0.10/32"}, {"subnet": "fd00::10/128"}]);
+    });
+    for family in [Family::V4, Family::V6] {
+        ordered(writers, "shop", of("shop/web", family)).await.unwrap();
+    }
+    orders.submit(&key, "older", of("lab/api", Family::V4), Vec::new());
+    ordered(writers, "lab", Order::Refresh).await.unwrap();
+    let refused = orders.look(&key).refused;
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    orders.submit(&key, "older", of("lab/api", Family::V6), refused);
+    ordered(writers, "shop", release("shop/web")).await.unwrap();
+    let refused = orders.look(&key).refused;
+    assert!(refused.is_empty(), "it waits, and the address is free: {refused:?}");
+    orders.submit(&key, "older", of("lab/api", Family::V4), refused);
+    ordered(writers, "lab", Order::Refresh).await.unwrap();
+    let address = IpAddr::from([10, 0, 0, 10]);
+    assert_eq!(orders.look(&key).recorded_anew, Some(("older".to_owned(), address)));
 }
 
 // one failure more had the address shown half a minute after it was recorded

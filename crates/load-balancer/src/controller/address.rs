@@ -453,7 +453,11 @@ fn shown(seen: &Seen<'_>) -> Option<AllocatedAddress> {
 fn any(seen: &Seen<'_>) -> Decision {
     let (lb, lost) = (seen.lb, lost(seen));
     let wanted = lb.spec.ip_pool.as_str();
-    let Some(has) = lb.pool_address() else { return fresh(seen, None, None) };
+    let Some(has) = lb.pool_address() else {
+        // somebody may have named another pool between the record and the status
+        let Standing { meanwhile, lost } = standing(seen);
+        return fresh(seen, meanwhile.filter(|address| admits(seen, &address.ip)), lost);
+    };
     let meanwhile = shown(seen);
     // an object of VMs asks for IPv4 by its type, and keeps what an earlier version gave it
     let may_stay = lb.spec.workload() == WorkloadType::Vm || families::of(lb).either;

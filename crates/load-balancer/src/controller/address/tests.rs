@@ -103,6 +103,10 @@ fn decided(lb: &LoadBalancer, holder: RecordedHolder, recorded: &[(&str, &str)])
 // docs/contract/load-balancer.md#LB-18
 #[case::pool_name_taken_away(
     load_balancer("", Some(("core", "10.0.2.5"))), RecordedHolder::Us, &[("core", "10.0.2.5")], has(address("core", "10.0.2.5")))]
+// between the record and the status: the address that nobody showed yet is the object's all the same
+#[case::told_to_move_before_it_was_shown(
+    load_balancer("core", None), RecordedHolder::Nobody, &[("edge", "10.0.1.5")],
+    Decision::Claim { pool: "core".into(), known: None, exactly: None, meanwhile: Some(given("edge", "10.0.1.5")), lost: None })]
 #[case::pool_is_gone(
     load_balancer("", Some(("old", "10.0.9.5"))), RecordedHolder::NoSuchPool, &[], has(address("old", "10.0.9.5")))]
 #[case::told_to_move(

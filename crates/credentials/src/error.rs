@@ -31,6 +31,11 @@ impl Error {
         Self { text, code: Some(404) }
     }
 
+    /// What is to be made is somebody else's.
+    pub(crate) fn conflict(text: String) -> Self {
+        Self { text, code: Some(409) }
+    }
+
     /// A sentence about this answer.
     pub(crate) fn of(error: &kube::Error, text: String) -> Self {
         let code = match error {

@@ -460,7 +460,7 @@ fn refused(wanted: &Value, why: &str) -> Error {
     let kind = wanted["kind"].as_str().unwrap_or_default();
     let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
     let place = wanted["metadata"]["namespace"].as_str().map(|place| format!(" --namespace {place}"));
-    fault(format!(
+    Error::conflict(format!(
         "{kind} {name} is there and {}: if nothing needs it, delete it, then run this again: kubectl delete {} {name}{}",
         shown(why),
         kind.to_lowercase(),

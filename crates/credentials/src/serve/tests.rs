@@ -110,6 +110,17 @@ async fn get_makes_nothing_and_says_that_post_does() {
 }
 
 #[tokio::test]
+async fn an_object_of_somebody_else_is_a_conflict_and_no_fault_of_harvester() {
+    let harvester = harvester().await;
+    let foreign = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "demo-token", "namespace": "vms"},
+        "stringData": {"token": "theirs"}});
+    object::create(&harvester.server.client(User::admin()), &foreign).await.unwrap();
+    let (status, text) = harvester.post(&User::admin(), "").await;
+    assert_eq!(status, StatusCode::CONFLICT, "{text}");
+    assert!(text.contains("Secret demo-token is there and is not of this account"), "{text}");
+}
+
+#[tokio::test]
 async fn yaml_is_user_data_that_writes_the_kubeconfig_to_both_places() {
     let harvester = harvester().await;
     let (_, raw) = harvester.post(&User::admin(), "").await;

@@ -20,7 +20,7 @@ use super::{
 use crate::json::{self, text};
 use credential::{anew, is_unknown_to_rancher, life, login, rancher_credential};
 use guest::{agents, dhcp, machines, nodes, tunnel_address};
-use harvester::{conversion, crd_fields, crds, pools, webhook};
+use harvester::{conversion, crd_fields, crds, load_balancer, pools, webhook};
 use leftovers::leftovers;
 use replacement::{
     attachments, cluster_name, one_machine, service_addresses, way_back_credential, way_back_data_path,
@@ -117,6 +117,12 @@ pub const CHECKS: &[Check] = &[
         "LoadBalancers of the former version can be read",
         &["load-balancer-crds", "webhook"],
         conversion,
+    ),
+    check(
+        "load-balancer",
+        "Harvester's load balancer answers to LoadBalancers",
+        &["load-balancer-crds"],
+        load_balancer,
     ),
     check("pools", "some IPPool has free addresses", &["load-balancer-crds"], pools),
     check("ccm", "somebody leads the cloud controller managers", GUEST, ccm),

@@ -281,6 +281,12 @@ fn at(text: &str) -> jiff::Timestamp {
     let down = "failed calling webhook \"mutator.x.harvester-load-balancer-webhook\": no endpoints";
     facts.trial = Err(failed(Trouble::Refused, down));
 })]
+#[case("load-balancer", |facts: &mut Facts| {
+    change(&mut facts.harvester, &read::balancers("team-a"), |all| {
+        all["items"][0]["status"] = json!({});
+        all["items"][0]["metadata"]["creationTimestamp"] = json!("2026-11-23T11:58:00Z");
+    });
+})]
 #[case("pools", |facts: &mut Facts| {
     change(&mut facts.harvester, read::POOLS, |pools| pools["items"][0]["status"]["available"] = json!(0));
 })]
@@ -440,7 +446,7 @@ fn a_harvester_that_uses_dhcp_alone_and_a_pool_that_nobody_looked_at_yet_are_not
     let fresh = told(|facts| {
         answers(&mut facts.harvester, read::POOLS, list(&json!([{"metadata": {"name": "new"}}])));
     });
-    assert_eq!(fresh, []);
+    assert_eq!(fresh, [("pools", Verdict::NotAsked)]);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What Harvester has for load balancers: the kinds, the webhook, pools.
 
+use jiff::{SignedDuration, Timestamp};
 use load_balancer::fields;
 use serde_json::Value;
 
@@ -9,9 +10,9 @@ use super::{
         facts::{Facts, Failed, Trouble},
         read,
     },
-    answer, config, got, items, unread,
+    answer, config, got, items, some, unread,
 };
-use crate::json::members;
+use crate::json::{key, members, text};
 
 /// The kinds, as the server's list of its resources names them.
 const KINDS: [&str; 2] = ["loadbalancers", "ippools"];
@@ -121,6 +122,35 @@ pub(super) fn webhook(facts: &Facts) -> Result<Outcome, Outcome> {
     })
 }
 
+/// A load balancer looks at an object within seconds.
+const ANSWERS_WITHIN: SignedDuration = SignedDuration::from_mins(1);
+
+pub(super) fn load_balancer(facts: &Facts) -> Result<Outcome, Outcome> {
+    let balancers = items(&facts.harvester, &read::balancers(&config(facts)?.namespace))?;
+    let is_answered = |balancer: &Value| {
+        let status = &balancer["status"];
+        !members(&status["conditions"]).is_empty()
+            || ["allocatedAddress", "address"].iter().any(|field| !status[*field].is_null())
+    };
+    let is_old = |balancer: &Value| {
+        let made = text(balancer, "/metadata/creationTimestamp").parse::<Timestamp>();
+        made.is_ok_and(|made| facts.now_in_harvester().duration_since(made) > ANSWERS_WITHIN)
+    };
+    let silent: Vec<_> =
+        balancers.iter().filter(|balancer| !is_answered(balancer) && is_old(balancer)).map(key).collect();
+    Ok(if !silent.is_empty() {
+        Outcome::red(
+            format!("nobody has answered to {} for more than a minute", some(&silent)),
+            "start harvester-load-balancer in Harvester: `kubectl -n harvester-system get deployments,leases` shows whether it \
+             runs and leads, and its log what keeps it",
+        )
+    } else if balancers.iter().any(is_answered) {
+        Outcome::green(format!("it has answered to {} LoadBalancers", balancers.len()))
+    } else {
+        Outcome::not_asked("there is no LoadBalancer that it might have answered to")
+    })
+}
+
 pub(super) fn pools(facts: &Facts) -> Result<Outcome, Outcome> {
     let pools = items(&facts.harvester, read::POOLS)?;
     // a pool that nobody has looked at yet says nothing
@@ -131,9 +161,10 @@ pub(super) fn pools(facts: &Facts) -> Result<Outcome, Outcome> {
             "Harvester has no IPPool",
             "make one: Services with IPAM pool wait until there is one, those with DHCP need none",
         ),
+        _ if free.is_empty() => Outcome::not_asked("no IPPool has a status: no load balancer has looked at it"),
         count if all == 0 && free.len() == count => {
             Outcome::red(format!("none of {count} IPPools has a free address"), "add a range to one of them")
         }
-        count => Outcome::green(format!("{all} free addresses in {count} IPPools")),
+        _ => Outcome::green(format!("{all} free addresses in {} IPPools", free.len())),
     })
 }

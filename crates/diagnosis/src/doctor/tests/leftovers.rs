@@ -28,7 +28,7 @@ fn marked(facts: &mut Facts, uid: &str, cluster: &str) {
         all["items"][0]["metadata"]["annotations"] =
             json!({"cloudprovider.harvesterhci.io/cluster-uid": uid});
         all["items"][0]["metadata"]["labels"] = json!({"cloudprovider.harvesterhci.io/cluster": cluster});
-        all["items"][0]["status"] = json!({});
+        all["items"][0]["status"] = json!({"conditions": [{"type": "Ready"}]});
     });
 }
 
@@ -69,7 +69,7 @@ fn the_name_of_a_cluster_proves_nothing_where_a_machine_has_it_that_is_no_node()
         change(&mut facts.harvester, &read::balancers("team-a"), |all| {
             all["items"][0]["metadata"]["labels"]["cloudprovider.harvesterhci.io/serviceName"] =
                 json!("gone");
-            all["items"][0]["status"] = json!({});
+            all["items"][0]["status"] = json!({"conditions": [{"type": "Ready"}]});
         });
     };
     assert_eq!(told(left), [("leftovers", Verdict::Red)]);
@@ -135,7 +135,7 @@ fn what_carries_the_name_of_nodes_that_are_not_ready_is_not_passed_over() {
         change(&mut facts.harvester, &read::balancers("team-a"), |all| {
             all["items"][0]["metadata"]["labels"]["cloudprovider.harvesterhci.io/serviceName"] =
                 json!("gone");
-            all["items"][0]["status"] = json!({});
+            all["items"][0]["status"] = json!({"conditions": [{"type": "Ready"}]});
         });
     });
     assert!(told.contains(&("leftovers", Verdict::NotAsked)), "{told:?}");

@@ -199,3 +199,22 @@ async fn a_harvester_that_does_not_answer_is_asked_for_its_version_alone() {
     let endpoint = findings.iter().find(|finding| finding.id == "harvester-endpoint").unwrap();
     assert!(endpoint.verdict == Verdict::Red && endpoint.sentence.contains("timed out"), "{endpoint:?}");
 }
+
+#[test]
+fn a_load_balancer_that_was_made_a_moment_ago_says_nothing_about_who_is_to_answer() {
+    let young = told(|facts| {
+        change(&mut facts.harvester, &read::balancers("team-a"), |all| {
+            all["items"][0]["status"] = json!({});
+            all["items"][0]["metadata"]["creationTimestamp"] = json!("2026-11-23T11:59:30Z");
+        });
+    });
+    assert_eq!(young, [("load-balancer", Verdict::NotAsked)]);
+}
+
+#[test]
+fn pools_that_nobody_has_looked_at_are_not_called_free() {
+    let young = told(|facts| {
+        change(&mut facts.harvester, read::POOLS, |all| all["items"][0]["status"] = json!({}));
+    });
+    assert_eq!(young, [("pools", Verdict::NotAsked)]);
+}

@@ -2,7 +2,9 @@
 
 use std::{io::IsTerminal, process::ExitCode};
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::{
+    Layer as _, filter::Targets, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+};
 
 use crate::flags::Table;
 
@@ -59,20 +61,23 @@ impl Logging {
 
     /// Starts logging. A second call in one process changes nothing.
     pub fn start(&self) {
-        let filter = match EnvFilter::try_from_default_env() {
-            Ok(filter) if self.plain => filter,
-            _ => EnvFilter::new(&self.filter),
-        };
-        let lines = tracing_subscriber::fmt()
-            .with_env_filter(filter)
+        let lines = fmt::layer()
             .with_target(self.plain)
             .with_ansi(!self.plain && std::io::stderr().is_terminal())
             .with_writer(std::io::stderr);
-        let started = if self.json { lines.json().try_init() } else { lines.try_init() };
+        let lines = if self.json { lines.json().boxed() } else { lines.boxed() };
+        let given = std::env::var("RUST_LOG").ok().filter(|_| self.plain);
+        let levels = given.as_deref().and_then(levels).or_else(|| levels(&self.filter)).unwrap_or_default();
+        let started = tracing_subscriber::registry().with(levels).with(lines).try_init();
         if let Err(error) = started {
             tracing::debug!("logging was started before: {error}");
         }
     }
+}
+
+/// The levels of modules: `warn,kube=info`. `None` where the text is none, or empty.
+pub fn levels(text: &str) -> Option<Targets> {
+    (!text.is_empty()).then(|| text.parse().ok()).flatten()
 }
 
 /// Logs what is wrong with flags or environment. Returns the exit code for that.
@@ -95,6 +100,16 @@ mod tests {
     #[case("info", "info")]
     fn levels_are_logruss(#[case] level: &str, #[case] expected: &str) {
         assert_eq!(Logging::logrus(level).filter, format!("{expected},{QUIET}"));
+    }
+
+    #[test]
+    fn a_level_counts_for_modules_by_their_beginning_and_what_is_none_counts_for_nothing() {
+        let levels = |text| levels(text).map(|levels| levels.to_string());
+        assert!(
+            levels("warn,kube=info").is_some_and(|all| all.contains("kube=info") && all.contains("warn"))
+        );
+        assert_eq!((levels(""), levels("loud=9")), (None, None));
+        assert!(levels(&Logging::logrus("debug").filter).is_some());
     }
 
     #[test]

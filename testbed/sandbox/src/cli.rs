@@ -7,8 +7,8 @@ use std::{
 };
 
 use clap::{CommandFactory, Parser, error::ErrorKind};
-use program::TaskGroup;
-use tracing_subscriber::EnvFilter;
+use program::{TaskGroup, logging::levels};
+use tracing_subscriber::{fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
 use crate::{
     environment::Environment, faults, measure, options::Options, output::Output, tour,
@@ -59,9 +59,10 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOGGED));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    log.with_ansi(io::stderr().is_terminal()).init();
+    let given = std::env::var("RUST_LOG").ok();
+    let levels = given.as_deref().and_then(levels).or_else(|| levels(LOGGED)).unwrap_or_default();
+    let lines = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
+    tracing_subscriber::registry().with(levels).with(lines).init();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

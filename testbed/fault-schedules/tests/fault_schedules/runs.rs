@@ -16,6 +16,8 @@ use test_cluster::{TestCluster, on_simulated};
 use tokio::time::Instant;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::chance;
 
@@ -52,12 +54,9 @@ type Run = Pin<Box<dyn Future<Output = Report>>>;
 impl Runs {
     /// Makes the run of the seed that the variable names, prints its report and ends the process.
     pub(crate) fn one(self, run: impl FnOnce(u64, TestCluster) -> Run + Send + 'static) {
-        if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_default_env() {
-            tracing_subscriber::fmt()
-                .with_env_filter(filter)
-                .with_ansi(false)
-                .with_timer(SchedulesTime)
-                .init();
+        if let Some(levels) = env::var("RUST_LOG").ok().as_deref().and_then(program::logging::levels) {
+            let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_timer(SchedulesTime);
+            tracing_subscriber::registry().with(levels).with(lines).init();
         }
         let seed = env::var(self.seed).map_or(0, |seed| seed.parse().expect("the seed is a number"));
         // a new thread has drawn no random number yet, with a log and without

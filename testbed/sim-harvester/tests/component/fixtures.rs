@@ -17,6 +17,7 @@ use harvester_api::VirtualMachine;
 use program::{Clock, TaskGroup};
 use sim_apiserver::{ApiServer, User};
 use sim_harvester::{Lan, Options, Release, SimHarvester, Workload, settings::Dhcp, simulation::Carrier};
+use tracing_subscriber::{layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
 pub(crate) struct Clusters {
     pub(crate) guest: ApiServer,
@@ -26,8 +27,10 @@ pub(crate) struct Clusters {
 impl Clusters {
     /// Two hosts in two zones, three VMs of the guest cluster `demo` in namespace `shop`.
     pub(crate) async fn new() -> Self {
-        let filter = tracing_subscriber::EnvFilter::from_default_env();
-        drop(tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init());
+        if let Some(levels) = std::env::var("RUST_LOG").ok().as_deref().and_then(program::logging::levels) {
+            let lines = tracing_subscriber::fmt::layer().with_test_writer();
+            drop(tracing_subscriber::registry().with(levels).with(lines).try_init());
+        }
         let ipv6 = Ipv6Addr::new(0xfd43, 0, 0, 0, 0, 0, 0, 0);
         let guest = ApiServer::builder().ipv6_service_network(ipv6, 112).seed(1).build();
         let harvester = ApiServer::builder().seed(2).namespace("shop").build();

@@ -161,7 +161,9 @@ pub(super) fn pools(facts: &Facts) -> Result<Outcome, Outcome> {
             "Harvester has no IPPool",
             "make one: Services with IPAM pool wait until there is one, those with DHCP need none",
         ),
-        _ if free.is_empty() => Outcome::not_asked("no IPPool has a status: no load balancer has looked at it"),
+        _ if free.is_empty() => {
+            Outcome::not_asked("no IPPool has a status: no load balancer has looked at it")
+        }
         count if all == 0 && free.len() == count => {
             Outcome::red(format!("none of {count} IPPools has a free address"), "add a range to one of them")
         }

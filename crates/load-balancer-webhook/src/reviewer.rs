@@ -164,7 +164,9 @@ impl Reviewer {
             return Err(Unseen::VmsNotListed);
         }
         let namespace = self.namespace(&write.namespace).await?;
-        let pools = if named_pool_scope::names_pool(write) {
+        let is_cluster_of_others =
+            named_pool_scope::is_cluster_of_others(write, &self.vms.list(), &self.vmis.list());
+        let pools = if is_cluster_of_others || named_pool_scope::names_pool(write) {
             // one that was made or changed this moment is judged by the load balancer
             self.pools.recent().await.map_err(|source| Unseen::Read { what: "IPPools", source })?
         } else {
@@ -172,11 +174,7 @@ impl Reviewer {
         };
         Ok(named_pool_scope::Facts {
             project: named_pool_scope::project(&namespace.unwrap_or_default()),
-            is_cluster_of_others: named_pool_scope::is_cluster_of_others(
-                write,
-                &self.vms.list(),
-                &self.vmis.list(),
-            ),
+            is_cluster_of_others,
             pools,
         })
     }

@@ -30,7 +30,7 @@ pub(crate) struct Facts {
     pub(crate) project: String,
     /// Whether other namespaces have VMs of the guest cluster that the object names, and this one has none.
     pub(crate) is_cluster_of_others: bool,
-    /// All pools, where the write names one.
+    /// All pools, where the write names one, or a guest cluster of others.
     pub(crate) pools: Arc<[IPPool]>,
 }
 
@@ -116,7 +116,9 @@ pub(super) fn judge(
     // VMs of a cluster that was made by hand nobody says whose they are
     let is_vm = spec.workload() == WorkloadType::Vm;
     let cluster = claim(write, object, annotations::LB_CLUSTER);
-    let is_untrue = |said: &&str| if is_vm { !has_cluster(seen, said) } else { facts.is_cluster_of_others };
+    let is_untrue = |said: &&str| {
+        if is_vm { !has_cluster(seen, said) } else { facts.is_cluster_of_others && gets_more(facts, said) }
+    };
     if let Some(said) = cluster.filter(is_untrue) {
         let truth = format!(
             "no VM of namespace {namespace} belongs to that guest cluster{}: {}, or label its VMs {}",
@@ -191,6 +193,16 @@ fn has_network(write: &Write, seen: &Seen, network: &str) -> bool {
 
 fn has_cluster(seen: &Seen, cluster: &str) -> bool {
     cluster == names::DEFAULT_CLUSTER_NAME || !namespaces_of(cluster, &seen.vms, &seen.vmis).is_empty()
+}
+
+/// Whether the name of the guest cluster alone gets this project an address. Whoever labels a VM with a name that others use
+/// would else keep them from every pool. A scope with a namespace serves that namespace, whoever names the cluster in it, and
+/// a quota of the cluster is counted in each namespace apart.
+fn gets_more(facts: &Facts, cluster: &str) -> bool {
+    let projects = ["*", "", facts.project.as_str()];
+    facts.pools.iter().flat_map(|pool| &pool.spec.selector.scope).any(|scope| {
+        scope.guest_cluster == cluster && scope.namespace == "*" && projects.contains(&scope.project.as_str())
+    })
 }
 
 /// The namespaces that have VMs of a guest cluster. The label of a VM says which it belongs to; one without is known by its

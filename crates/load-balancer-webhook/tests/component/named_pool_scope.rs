@@ -30,11 +30,16 @@ test_cluster::component_tests! {
         let project = json!({"metadata": {"annotations": {(annotations::PROJECT_ID): PROJECT}}});
         cluster.harvester.patch::<Namespace>("team-a", project).await;
         create_pool(&cluster, "own", 10, 20).await;
-        for (name, project, first) in [("project", "c-m-abcde/p-12345", 30), ("others", "c-m-abcde/p-99999", 40)] {
+        let scoped = [
+            ("project", "c-m-abcde/p-12345", "*", 30),
+            ("others", "c-m-abcde/p-99999", "*", 40),
+            ("blue", "*", "blue", 50),
+        ];
+        for (name, project, of_cluster, first) in scoped {
             cluster.harvester.apply(&format!(
                 "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: IPPool, metadata: {{name: {name}}},
                    spec: {{ranges: [{{subnet: 192.0.2.0/24, rangeStart: 192.0.2.{first}, rangeEnd: 192.0.2.{first}}}],
-                          selector: {{priority: {first}, scope: [{{project: '{project}', namespace: '*', guestCluster: '*'}}]}}}}}}"
+                          selector: {{priority: {first}, scope: [{{project: '{project}', namespace: '*', guestCluster: '{of_cluster}'}}]}}}}}}"
             )).await;
         }
         let strict = Policy { enforce_named_pool_scope: true, ..policy(WRITER) };
@@ -52,14 +57,22 @@ test_cluster::component_tests! {
             (json!({annotations::LB_PROJECT: "c-m-abcde/p-99999"}), "others", "pool others does not serve this load balancer"),
         ];
         // what the kubeconfig of a guest cluster may write, which may not label VMs
-        let vm = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
-            "metadata": {"name": "blue-1", "namespace": "default", "labels": {(labels::GUEST_CLUSTER): "blue"}},
-            "spec": {"running": false, "template": {"spec": {"domain": {"devices": {}}}}}});
-        cluster.harvester.apply(&vm.to_string()).await;
+        for of in ["blue", "green"] {
+            let vm = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+                "metadata": {"name": format!("{of}-1"), "namespace": "default", "labels": {(labels::GUEST_CLUSTER): of}},
+                "spec": {"running": false, "template": {"spec": {"domain": {"devices": {}}}}}});
+            cluster.harvester.apply(&vm.to_string()).await;
+        }
         cluster.settle().await;
-        let mut blue = saying(&json!({annotations::LB_CLUSTER: "blue"}), "");
-        blue["spec"]["workloadType"] = "cluster".into();
-        let (code, message) = refusal(driver.create(&post, &object(blue)).await);
+        let of_cluster = |name: &str| {
+            let mut said = saying(&json!({annotations::LB_CLUSTER: name}), "");
+            said["spec"]["workloadType"] = "cluster".into();
+            object(said)
+        };
+        // no pool is for green: what others write on their VMs takes nothing from whoever has that name
+        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+        driver.create(&dry_run, &of_cluster("green")).await.unwrap();
+        let (code, message) = refusal(driver.create(&post, &of_cluster("blue")).await);
         assert_eq!(code, 403, "{message}");
         assert!(message.contains("and VMs of another namespace do"), "{message}");
         for (said, pool, expected) in claims {

@@ -67,6 +67,7 @@ fn seen() -> Seen {
         pool("project", "", ["*", PROJECT, "*"]),
         pool("foreign", "", ["*", "c-1/p-9", "*"]),
         pool("gc1", "", ["*", "*", "gc1"]),
+        pool("blue", "", ["*", "*", "blue"]),
         pool("vlan", "infra/shared", ["team-a", "*", "*"]),
         pool("global", "", ["*", "*", "*"]),
     ];
@@ -164,6 +165,29 @@ fn a_guest_cluster_names_no_cluster_whose_vms_are_in_another_namespace(
         usize::from(is_refused),
         "{faults:?}"
     );
+    assert_eq!(faults.len(), usize::from(is_refused), "{faults:?}");
+}
+
+// the VMs of team-a's own cluster carry no label
+#[rstest]
+#[case::no_pool(&[], false)]
+#[case::every_cluster(&[pool("p", "", ["*", "*", "*"]), pool("q", "", ["team-a", "*", "*"])], false)]
+#[case::another_cluster(&[pool("p", "", ["*", "*", "green"])], false)]
+#[case::in_its_namespace(&[pool("p", "", ["team-a", "*", "blue"])], false)]
+#[case::in_another_namespace(&[pool("p", "", ["team-b", "*", "blue"])], false)]
+#[case::in_another_project(&[pool("p", "", ["*", "c-1/p-9", "blue"])], false)]
+#[case::everywhere(&[pool("p", "", ["*", "*", "*"]), pool("q", "", ["*", "*", "blue"])], true)]
+#[case::in_the_project(&[pool("p", "", ["*", PROJECT, "blue"])], true)]
+#[case::loosely(&[pool("p", "", ["*", "", "blue"])], true)]
+fn a_vm_that_others_label_with_the_clusters_name_refuses_it_only_what_a_pool_gives_for_the_name(
+    #[case] pools: &[IPPool],
+    #[case] is_refused: bool,
+) {
+    let object = object("cluster", &json!({annotations::LB_CLUSTER: "blue"}), "");
+    let write = write(&object, &Value::Null);
+    let mut seen = among(&[machine("team-b", "x", Some("blue"))], &write);
+    seen.facts.as_mut().unwrap().pools = pools.into();
+    let faults = faults(&write, &seen);
     assert_eq!(faults.len(), usize::from(is_refused), "{faults:?}");
 }
 

@@ -74,13 +74,21 @@ pub enum RangeError {
     BroadcastAddress { field: &'static str, address: IpAddr, subnet: IpNet },
 }
 
+/// A network as `10.0.0.0/24`; `None` where the text is none. To some programs `010` is 8, so it is refused, as the Go programs
+/// refuse it.
+fn network(text: &str) -> Option<IpNet> {
+    let (address, _) = text.split_once('/')?;
+    address.parse::<IpAddr>().ok()?;
+    text.parse().ok()
+}
+
 impl Range {
     /// Checks a range and fills its defaults.
     ///
     /// # Errors
     /// Every fault of the range, not only the first.
     pub fn parse(spec: &RangeSpec) -> Result<Self, Vec<RangeError>> {
-        let Ok(subnet) = spec.subnet.parse::<IpNet>() else {
+        let Some(subnet) = network(&spec.subnet) else {
             return Err(vec![RangeError::NotACidr(spec.subnet.clone())]);
         };
         let subnet = subnet.trunc();
@@ -326,6 +334,7 @@ mod tests {
     #[case::no_prefix(spec("192.168.100.0", "", "", ""), &["is not a CIDR"])]
     #[case::prefix_too_long(spec("192.168.100.0/100", "", "", ""), &["is not a CIDR"])]
     #[case::no_address(spec("192.168.300.0/24", "", "", ""), &["is not a CIDR"])]
+    #[case::leading_zeros(spec("010.9.0.0/24", "", "", ""), &["is not a CIDR"])]
     #[case::single_with_start_elsewhere(spec("192.168.100.10/32", "192.168.101.10", "", ""), &["outside of subnet"])]
     #[case::single_with_its_own_start(spec("192.168.100.10/32", "192.168.100.10", "", ""), &["network address"])]
     #[case::starts_at_network(spec("192.168.100.0/24", "192.168.100.0", "", ""), &["rangeStart 192.168.100.0 is the network"])]

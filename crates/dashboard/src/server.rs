@@ -17,7 +17,7 @@ use axum::{
     http::{
         HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
         header::{
-            ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, REFERRER_POLICY,
+            ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, ORIGIN, REFERRER_POLICY,
             X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
         },
     },
@@ -116,9 +116,16 @@ async fn guard(State(hosts): State<Hosts>, request: Request, next: Next) -> Resp
     answer
 }
 
+/// Whether a browser says that another page than this one asks.
+fn is_of_another_origin(headers: &HeaderMap) -> bool {
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    headers.get(ORIGIN).is_some_and(|origin| *origin != *format!("http://{host}"))
+}
+
 async fn listen(State(page): State<Page>, headers: HeaderMap) -> Response {
-    // programs that are no browser do not send it
-    if headers.get(SITE).is_some_and(|site| site != "same-origin" && site != "none") {
+    // programs that are no browser send neither, and old browsers the origin alone
+    let is_elsewhere = headers.get(SITE).is_some_and(|site| site != "same-origin" && site != "none");
+    if is_elsewhere || is_of_another_origin(&headers) {
         return (StatusCode::FORBIDDEN, "Only the page itself may listen.\n").into_response();
     }
     let Ok(place) = page.places.try_acquire_owned() else {

@@ -245,6 +245,14 @@ component_tests! {
             let answer = dashboard.ask("GET", "/events", &[("host", ADDRESS), ("sec-fetch-site", site)]).await;
             assert_eq!(answer.status(), status, "{site}");
         }
+        // an old browser says no more
+        let own = format!("http://{ADDRESS}");
+        for (origin, status) in
+            [("http://evil.example", StatusCode::FORBIDDEN), ("null", StatusCode::FORBIDDEN), (&*own, StatusCode::OK)]
+        {
+            let answer = dashboard.ask("GET", "/events", &[("host", ADDRESS), ("origin", origin)]).await;
+            assert_eq!(answer.status(), status, "{origin}");
+        }
         for path in ["/", "/app.js", "/map.js", "/style.css", "/icon.svg", "/events", "/nothing"] {
             let answer = dashboard.get(path).await;
             let policy = answer.headers()["content-security-policy"].to_str().unwrap();

@@ -168,6 +168,13 @@ fn unknown_to_go<'a>(object: &'a Value, fields: &'a [&str]) -> impl Iterator<Ite
     there.map(|field| format!("{} ({})", name(object), field.trim_start_matches('/').replace('/', ".")))
 }
 
+/// Numbers with a sign: one of them, and the Go load balancer cannot list any object of the kind.
+fn unreadable_to_go(balancer: &Value) -> impl Iterator<Item = String> {
+    let check = balancer["spec"]["healthCheck"].as_object().into_iter().flatten();
+    let negative = check.filter(|(_, value)| value.as_i64().is_some_and(|number| number < 0));
+    negative.map(|(field, value)| format!("{} (spec.healthCheck.{field} is {value})", name(balancer)))
+}
+
 pub(super) fn way_back_fields(facts: &Facts) -> Result<Outcome, Outcome> {
     let objects = items(&facts.harvester, &read::balancers(&config(facts)?.namespace))?;
     // most cloud-configs may not list pools
@@ -184,13 +191,15 @@ pub(super) fn way_back_fields(facts: &Facts) -> Result<Outcome, Outcome> {
     let of_pools = pools.iter().flat_map(|pool| {
         unknown_to_go(pool, &POOL_FIELDS).chain(drains(pool)).chain(by_name(pool)).collect::<Vec<_>>()
     });
-    let of_objects =
-        objects.iter().flat_map(|object| unknown_to_go(object, &BALANCER_FIELDS).collect::<Vec<_>>());
+    let of_objects = objects.iter().flat_map(|object| {
+        unknown_to_go(object, &BALANCER_FIELDS).chain(unreadable_to_go(object)).collect::<Vec<_>>()
+    });
     let found: Vec<_> = of_objects.chain(of_pools).collect();
     Ok(match answered {
         _ if !found.is_empty() => Outcome::amber(
             format!("unknown to the Go programs: {}", some(&found)),
-            "keep a copy of these objects: the Go programs pass over the fields, and their first write drops them",
+            "keep a copy of these objects: the Go programs pass over the fields, and their first write drops them; take negative \
+             numbers out, with which they can list no load balancer at all",
         ),
         Ok(_) => Outcome::green("none"),
         Err(failed) => unread(read::POOLS, failed).and(Some("no load balancer asks for it")),

@@ -63,6 +63,11 @@ fn before_an_upgrade_the_check_of_what_is_not_ready_says_so(
         all["items"][0]["spec"]["healthCheck"]["path"] = json!("/ready");
     });
 })]
+#[case::a_number_with_a_sign("way-back-fields", Verdict::Amber, "blue-web (spec.healthCheck.periodSeconds is -5)", |facts: &mut Facts| {
+    change(&mut facts.harvester, &read::balancers("team-a"), |all| {
+        all["items"][0]["spec"]["healthCheck"]["periodSeconds"] = json!(-5);
+    });
+})]
 #[case::drain("way-back-fields", Verdict::Amber, "lab (spec.ranges.drain)", |facts: &mut Facts| {
     let ranges = json!({"ranges": [{"subnet": "10.0.0.0/24", "drain": true}]});
     change(&mut facts.harvester, read::POOLS, |all| all["items"][0]["spec"] = ranges);

@@ -113,6 +113,17 @@ pub(crate) fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
     {
         faults.add(|| Fault::invalid(fault));
     }
+    let auto_assign = object.annotations().get(annotations::AUTO_ASSIGN);
+    let is_new = write.old().and_then(|old| old.annotations().get(annotations::AUTO_ASSIGN)) != auto_assign;
+    if let Some(word) = auto_assign.filter(|word| is_new && !["true", "false"].contains(&word.as_str())) {
+        faults.add(|| {
+            Fault::invalid(format!(
+                "annotation {} is {}: write \"false\", or leave it out",
+                annotations::AUTO_ASSIGN,
+                quoted(word)
+            ))
+        });
+    }
     match ip_pools::definition(&pool) {
         Ok(own) => {
             if spec_changes {

@@ -26,6 +26,9 @@ const PORTS_LISTED: usize = 20;
 /// A selector is compared with every VM of its namespace. No slice holds more than 1,000 backends.
 const SELECTOR_KEYS: usize = 100;
 const SELECTOR_VALUES: usize = 1_000;
+/// Of a health check: a day, and good or failed probes in a row. What is longer has no end that anybody waits for.
+const LONGEST_SECONDS: i64 = 86_400;
+const MOST_IN_A_ROW: i64 = 1_000;
 
 /// The surroundings of a guest cluster's load balancer, and of one whose claims are judged: its namespace. Empty for other
 /// load balancers of VMs.
@@ -87,7 +90,7 @@ pub(crate) fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
     {
         let old = Vec::<Listener>::deserialize(&old_spec["listeners"]).unwrap_or_default();
         listeners(&spec.listeners, &old, &mut faults);
-        health_check(spec.health_check.as_ref(), &spec.listeners, &mut faults);
+        health_check(spec.health_check.as_ref(), &old_spec["healthCheck"], &spec.listeners, &mut faults);
     }
     // the rules for VMs look at the numbers of a check that is made
     let is_made = spec.health_check.as_ref().is_some_and(|check| check.port.unwrap_or(0) != 0);
@@ -249,7 +252,7 @@ fn listeners(listeners: &[Listener], old: &[Listener], faults: &mut Faults) {
     }
 }
 
-fn health_check(check: Option<&HealthCheck>, listeners: &[Listener], faults: &mut Faults) {
+fn health_check(check: Option<&HealthCheck>, old: &Value, listeners: &[Listener], faults: &mut Faults) {
     let Some(check) = check else { return };
     let HealthCheck {
         port,
@@ -290,13 +293,22 @@ fn health_check(check: Option<&HealthCheck>, listeners: &[Listener], faults: &mu
         faults.add(|| Fault::invalid(format!("healthyCheck: port {port} can only be a TCP backend port")));
     }
     let parameters = [
-        ("SuccessThreshold", success_threshold),
-        ("FailureThreshold", failure_threshold),
-        ("PeriodSeconds", period_seconds),
-        ("TimeoutSeconds", timeout_seconds),
+        ("SuccessThreshold", "successThreshold", success_threshold, MOST_IN_A_ROW),
+        ("FailureThreshold", "failureThreshold", failure_threshold, MOST_IN_A_ROW),
+        ("PeriodSeconds", "periodSeconds", period_seconds, LONGEST_SECONDS),
+        ("TimeoutSeconds", "timeoutSeconds", timeout_seconds, LONGEST_SECONDS),
     ];
-    for (name, value) in parameters {
+    let was_made = old["port"].as_i64().is_some_and(|port| port != 0);
+    for (name, field, value, most) in parameters {
         let value = value.unwrap_or(0);
+        // what the backends are probed by already stays
+        if value > most && !(was_made && old[field] == value) {
+            faults.add(|| {
+                Fault::invalid(format!(
+                    "healthyCheck: {name} {value} is more than {most}: write that or less"
+                ))
+            });
+        }
         if value <= 0 {
             faults.add(|| Fault::invalid(format!("healthyCheck: {name} should be > 0, it is {value}")));
         }
@@ -459,7 +471,8 @@ fn restored_status(write: &Write, policy: &Policy) -> Option<PatchOperation> {
 fn health_check_defaults(check: &Value) -> impl Iterator<Item = PatchOperation> {
     let defaults =
         [("successThreshold", 2), ("failureThreshold", 2), ("periodSeconds", 1), ("timeoutSeconds", 1)];
-    let is_zero = |field: &str| check[field].as_i64().unwrap_or(0) == 0;
+    // the validator refuses a number that does not fit, so it must not be taken for an absent one
+    let is_zero = |field: &str| check[field].is_null() || check[field].as_i64() == Some(0);
     let on = !is_zero("port");
     let missing = defaults.into_iter().filter(move |(field, _)| on && is_zero(field));
     missing.map(|(field, default)| set(&["spec", "healthCheck", field], default))

@@ -489,6 +489,20 @@ fn a_rest_that_cannot_be_meant_is_refused(#[case] seconds: i64, #[case] expected
     assert_faults(&validate(&update(WRITER, claimed, pool), &Seen::default(), &policy()), &[]);
 }
 
+/// A pool that its owner means to reserve would serve everybody.
+#[rstest]
+#[case::reserved("false", &[])]
+#[case::for_all("true", &[])]
+#[case::misspelt("flase", &["auto-assign is \"flase\": write \"false\", or leave it out"])]
+fn a_word_that_reserves_no_pool_is_refused_where_it_is_new(#[case] word: &str, #[case] expected: &[&str]) {
+    let mut pool = pool("edge", 0, OWN, &[]);
+    pool["metadata"]["annotations"] = json!({annotations::AUTO_ASSIGN: word});
+    assert_faults(&validate(&create("alice", pool.clone()), &Seen::default(), &policy()), expected);
+    let mut changed = pool.clone();
+    changed["spec"]["description"] = "edge VLAN".into();
+    assert_faults(&validate(&update("alice", changed, pool), &Seen::default(), &policy()), &[]);
+}
+
 // kubectl replace, and tools that write as it does
 #[test]
 fn a_pool_that_is_replaced_without_status_keeps_its_rests() {

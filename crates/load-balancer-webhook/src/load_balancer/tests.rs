@@ -66,6 +66,11 @@ fn listener(name: &str, port: i64, protocol: &str, backend_port: i64) -> Value {
     json!({"name": name, "port": port, "protocol": protocol, "backendPort": backend_port})
 }
 
+fn numbers(success: i64, failure: i64, period: i64, timeout: i64) -> Value {
+    json!({"port": 8080, "successThreshold": success, "failureThreshold": failure, "periodSeconds": period,
+        "timeoutSeconds": timeout})
+}
+
 fn http_check(path: &str, scheme: &str) -> Value {
     json!({"port": 8080, "successThreshold": 1, "failureThreshold": 1, "periodSeconds": 1, "timeoutSeconds": 1,
         "path": path, "scheme": scheme})
@@ -101,6 +106,11 @@ fn http_check(path: &str, scheme: &str) -> Value {
 #[case::health_values_count_only_with_a_port(json!({"healthCheck": {"failureThreshold": 0}}), &[])]
 #[case::a_sign_counts_without_a_port(
     json!({"healthCheck": {"failureThreshold": -1}}), &["spec.healthCheck.failureThreshold is -1: write 0 or more"])]
+#[case::period_huge(json!({"healthCheck": numbers(1, 1, i64::MAX, 1)}),
+    &["healthyCheck: PeriodSeconds 9223372036854775807 is more than 86400: write that or less"])]
+#[case::all_huge(json!({"healthCheck": numbers(1_001, 1_001, 86_401, 86_401)}),
+    &["SuccessThreshold 1001 is more than 1000", "FailureThreshold 1001 is", "PeriodSeconds 86401 is", "TimeoutSeconds 86401 is"])]
+#[case::largest(json!({"healthCheck": numbers(1_000, 1_000, 86_400, 86_400)}), &[])]
 #[case::http_check(json!({"healthCheck": http_check("/healthz?full=1", "")}), &[])]
 #[case::https_check(json!({"healthCheck": http_check("/", "HTTPS")}), &[])]
 #[case::no_slash(json!({"healthCheck": http_check("healthz", "")}), &["healthyCheck: path does not begin with a slash"])]
@@ -244,6 +254,22 @@ fn an_object_from_before_a_rule_can_still_be_labelled_and_get_its_status() {
 fn an_update_is_checked_by_the_fields_that_it_changes(#[case] change: Value, #[case] expected: &[&str]) {
     let mut old = vm(&json!({"listeners": [listener("a", 80, "TCP", 80), listener("a", 81, "UDP", 82)]}));
     old["spec"]["backendServerSelector"]["many"] = vec!["x"; 5_000].into();
+    let mut new = old.clone();
+    json_patch::merge(&mut new["spec"], &change);
+    assert_faults(&validate(&write("alice", new, old), &Seen::default(), &policy()), expected);
+}
+
+#[rstest]
+#[case::the_listeners(numbers(1, 1, i64::MAX, 1), json!({"listeners": [listener("web", 80, "TCP", 8080)]}), &[])]
+#[case::another_number(numbers(1, 1, i64::MAX, 1), json!({"healthCheck": {"timeoutSeconds": 5}}), &[])]
+#[case::this_number(numbers(1, 1, i64::MAX, 1), json!({"healthCheck": {"periodSeconds": 100_000}}), &["PeriodSeconds 100000"])]
+#[case::now_it_is_probed(json!({"periodSeconds": i64::MAX}), json!({"healthCheck": numbers(1, 1, i64::MAX, 1)}), &["PeriodSeconds 9"])]
+fn a_huge_number_of_a_health_check_that_is_made_stays_until_it_is_changed(
+    #[case] check: Value,
+    #[case] change: Value,
+    #[case] expected: &[&str],
+) {
+    let old = vm(&json!({"healthCheck": check}));
     let mut new = old.clone();
     json_patch::merge(&mut new["spec"], &change);
     assert_faults(&validate(&write("alice", new, old), &Seen::default(), &policy()), expected);
@@ -455,6 +481,18 @@ fn a_vm_object_gets_its_namespace_and_the_missing_health_values(#[case] object: 
     assert_eq!(after["spec"]["healthCheck"], expected);
     let again = write("alice", after, object);
     assert_eq!(mutate(&again, &Seen::default(), &policy()), Ok(vec![]));
+}
+
+#[rstest]
+#[case::float(json!(1e300))]
+#[case::unsigned(json!(u64::MAX))]
+#[case::text(json!("7"))]
+fn a_number_of_a_health_check_that_does_not_fit_is_refused_and_not_taken_for_absent(#[case] period: Value) {
+    let object = vm(&json!({"healthCheck": {"port": 8080, "periodSeconds": period}}));
+    let after = completed(&write("alice", object, Value::Null), &Seen::default());
+    assert_eq!(after["spec"]["healthCheck"]["periodSeconds"], period);
+    let created = write("alice", after, Value::Null);
+    assert_faults(&validate(&created, &Seen::default(), &policy()), &["it cannot be read: spec: "]);
 }
 
 fn node(name: &str, labels: &Value, networks: &Value) -> Arc<VirtualMachineInstance> {

@@ -282,6 +282,7 @@ fn served_by(seen: &Seen<'_>, ready: &[(Backend, bool)]) -> Served {
         selected: &seen.backends.selected,
         ready,
         verdicts: &seen.backends.verdicts,
+        check: seen.lb.spec.health_check.as_ref(),
         announced: seen.service.and_then(|service| service::announced(service)),
         family: seen.family(),
         asked: seen.address,

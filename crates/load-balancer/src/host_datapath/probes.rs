@@ -30,6 +30,24 @@ pub(crate) fn fault(check: Option<&HealthCheck>) -> Option<String> {
     Some(format!("healthCheck: {}; {meanwhile}", faults.join("; ")))
 }
 
+/// More good probes in a row than these are told: it is what the webhook writes where nothing is said.
+const USUAL: u32 = 2;
+
+/// What backends need that are not ready, where it may last long: of one whose probes are good no error tells why. It follows from
+/// the check alone, so no probe has the status written.
+pub(crate) fn awaited(check: Option<&HealthCheck>) -> String {
+    let check = check.map(numbers).filter(|check| check.thresholds.success > USUAL);
+    check.map_or_else(String::new, |Check { thresholds, period, .. }| {
+        format!("; each needs {} good probes in a row, one every {} s", thresholds.success, period.as_secs())
+    })
+}
+
+/// The check without its request.
+fn numbers(check: &HealthCheck) -> Check {
+    let HealthCheck { success_threshold, failure_threshold, period_seconds, timeout_seconds, .. } = check;
+    Check::from_numbers(*success_threshold, *failure_threshold, *period_seconds, *timeout_seconds)
+}
+
 /// One target for each backend; none without a health check. A backend that the slice knows begins with the readiness
 /// that it records, so that a restart takes nobody's traffic away; a new one begins as not ready, and is probed at once.
 pub(crate) fn targets(
@@ -38,11 +56,10 @@ pub(crate) fn targets(
     recorded: &BTreeMap<BackendId, bool>,
 ) -> BTreeMap<BackendId, Target> {
     let (Some(check), Some(port)) = (check, port(check)) else { return BTreeMap::new() };
-    let HealthCheck { success_threshold, failure_threshold, period_seconds, timeout_seconds, .. } = check;
     let check = Check {
         // never a byte of a path that does not hold: see `fault`
         http: HttpGet::parse(&check.path, &check.scheme).unwrap_or_default(),
-        ..Check::from_numbers(*success_threshold, *failure_threshold, *period_seconds, *timeout_seconds)
+        ..numbers(check)
     };
     let target = |backend: &Backend| Target {
         address: SocketAddr::from((backend.id.address, port)),

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use controller_kit::Explanation;
-use harvester_api::{BackendStatus, names};
+use harvester_api::{BackendStatus, HealthCheck, names};
 use health_check::Verdict;
 use ipam::Family;
 
 use super::backends::{Backend, BackendId, Selected};
+use super::probes;
 
 /// The host datapath's part of the status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,6 +33,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) ready: &'a [(Backend, bool)],
     /// The prober's verdicts; none without a health check.
     pub(crate) verdicts: &'a BTreeMap<BackendId, Verdict>,
+    pub(crate) check: Option<&'a HealthCheck>,
     /// The address that kube-vip announces.
     pub(crate) announced: Option<&'a str>,
     /// The family that the Service carries, and the backends are of.
@@ -84,8 +86,11 @@ fn waiting(seen: &Seen<'_>) -> Option<Explanation> {
         return wait("BackendsWithoutAddress", message);
     }
     if ready.iter().all(|(_, ready)| !ready) {
-        let message =
-            format!("running backend servers are not probed as healthy total:{}, healthy:0", ready.len());
+        let message = format!(
+            "running backend servers are not probed as healthy total:{}, healthy:0{}",
+            ready.len(),
+            probes::awaited(seen.check)
+        );
         return wait("NoHealthyBackend", message);
     }
     None
@@ -168,6 +173,7 @@ mod tests {
             selected,
             ready,
             verdicts,
+            check: None,
             announced: Some("10.0.0.9"),
             family: Family::V4,
             asked: "10.0.0.9",
@@ -202,6 +208,29 @@ mod tests {
         assert_eq!(served.waiting.as_ref().map(|waiting| waiting.message.as_str()), expected);
         assert_eq!(served.address, announced.unwrap_or_default());
         assert_eq!(served.backend_servers.len(), ready.len(), "healthy or not");
+    }
+
+    #[rstest]
+    #[case::as_the_webhook_has_it(2, "")]
+    #[case::many(1_000, "; each needs 1000 good probes in a row, one every 60 s")]
+    fn who_waits_for_many_good_probes_is_told_so_whatever_they_have_answered_so_far(
+        #[case] success_threshold: i64,
+        #[case] expected: &str,
+    ) {
+        let check = HealthCheck {
+            port: Some(80),
+            success_threshold: Some(success_threshold),
+            period_seconds: Some(60),
+            ..HealthCheck::default()
+        };
+        let (selected, web) = (Selected::default(), backend("web", 11));
+        let ready = [(web.clone(), false)];
+        for error in [None, Some(DialError::Refused)] {
+            let verdicts = BTreeMap::from([(web.id.clone(), Verdict { ready: false, error })]);
+            let served = served(&Seen { check: Some(&check), ..seen(&selected, &ready, &verdicts) });
+            let begin = "running backend servers are not probed as healthy total:1, healthy:0";
+            assert_eq!(served.waiting.unwrap().message, format!("{begin}{expected}"));
+        }
     }
 
     #[rstest]

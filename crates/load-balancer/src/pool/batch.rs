@@ -14,7 +14,7 @@ use std::{
 
 use controller_kit::{ObjectKey, RawObject};
 use harvester_api::{Condition, ConditionStatus, IPPool, annotations, finalizers};
-use ipam::{Claim, Family, Record, Refusal, Request, Resting, Tenant, Turns};
+use ipam::{Claim, Family, LONGEST_REST, Record, Refusal, Request, Resting, Tenant, Turns};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
@@ -156,6 +156,7 @@ pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
         used: HashMap::new(),
         resting: ip_pools::resting(pool, at),
         rest_until: Resting::end_of_new(at, pool.spec.quarantine_seconds),
+        rests_for: pool.spec.quarantine_seconds.clamp(0, LONGEST_REST),
         size: 0,
         bytes_beside_record: 0,
         limit,
@@ -231,6 +232,8 @@ struct Draft<'a> {
     resting: Resting,
     /// The end of the rest of what is released now.
     rest_until: Option<i64>,
+    /// The seconds that it rests.
+    rests_for: i64,
     /// About how many bytes the object takes in the store, managedFields included.
     size: usize,
     /// How many of them are not the record.
@@ -401,7 +404,7 @@ impl<'a> Draft<'a> {
                     ranges
                 });
                 let drains = definition.ranges.iter().any(ipam::Range::drains);
-                Err(Refused::Exhausted { pool: pool(), ranges, family, drains })
+                Err(Refused::Exhausted { pool: pool(), ranges, family, drains, rests_for: self.rests_for })
             }
         }
     }

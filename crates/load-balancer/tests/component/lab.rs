@@ -48,7 +48,7 @@ impl Lab {
                          selector: {scope: [{namespace: '*', project: '*', guestCluster: '*'}]}}}",
             )
             .await;
-        drop(tracing_subscriber::fmt().with_env_filter("warn").with_test_writer().try_init());
+        drop(tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_test_writer().try_init());
         let mut lab = Self { cluster, answers: Arc::default(), dials: Arc::default(), controller: None };
         lab.start_controller();
         lab

@@ -140,7 +140,13 @@ fn an_object_gets_this_address(
 fn exhausted(pool: &str) -> (String, Refused) {
     (
         pool.to_owned(),
-        Refused::Exhausted { pool: pool.to_owned(), ranges: String::new(), family: None, drains: false },
+        Refused::Exhausted {
+            pool: pool.to_owned(),
+            ranges: String::new(),
+            family: None,
+            drains: false,
+            rests_for: 0,
+        },
     )
 }
 

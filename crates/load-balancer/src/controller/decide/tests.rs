@@ -355,7 +355,13 @@ fn a_lost_address_is_shown_nowhere_and_told_while_there_is_no_other(
     lost.address.recorded.clear();
     lost.address.refused = vec![(
         "core".to_owned(),
-        Refused::Exhausted { pool: "core".to_owned(), ranges: String::new(), family: None, drains: false },
+        Refused::Exhausted {
+            pool: "core".to_owned(),
+            ranges: String::new(),
+            family: None,
+            drains: false,
+            rests_for: 0,
+        },
     )];
     lost.object = settled("vm", &merged(rest.clone(), &shown));
     assert_eq!(steps(&lost), ["write slice", "delete service", "write object"]);

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use harvester_api::annotations;
 use ipam::{Family, Tenant};
 
 /// Why a claim was refused. The texts begin as the Go program's do.
@@ -13,10 +14,18 @@ pub(crate) enum Refused {
     Unusable { pool: String, fault: String },
     #[error(
         "fail to get ip from pool {pool}, error: no IP addresses available in range set: {ranges}{}; waiting for one \
-         to be released or for another range",
-        if *drains { " (nothing new is given out of a range that drains)" } else { "" }
+         to be released {}",
+        if *drains { " (nothing new is given out of a range that drains)" } else { "" },
+        rest(*rests_for)
     )]
-    Exhausted { pool: String, ranges: String, family: Option<Family>, drains: bool },
+    Exhausted {
+        pool: String,
+        ranges: String,
+        family: Option<Family>,
+        drains: bool,
+        /// Seconds that what is released from the pool rests; 0 where it does not.
+        rests_for: i64,
+    },
     #[error(
         "fail to reserve an address in pool {pool}: its record of {records} addresses is as large as an object may be; \
          add another pool"
@@ -56,6 +65,19 @@ pub(crate) enum Refused {
     AddressResting { pool: String, address: IpAddr, until: String },
     #[error("the range of {address} in pool {pool} drains, so nothing new is given out of it")]
     AddressDraining { pool: String, address: IpAddr },
+}
+
+/// What else may end the wait for a full pool. It says neither how many addresses rest nor until when: thousands who wait
+/// would write their conditions with each release.
+fn rest(seconds: i64) -> String {
+    if seconds == 0 {
+        return "or for another range".to_owned();
+    }
+    format!(
+        "and to have rested for {seconds} s, or for another range (annotation {} of the pool says which rest, and until \
+         when)",
+        annotations::QUARANTINE
+    )
 }
 
 /// What a quota gives, and what may end the wait. It says no number that changes with each release: thousands who wait

@@ -184,7 +184,13 @@ fn a_pool_that_has_no_ipv4_address_left_is_asked_for_an_ipv6_address() {
     let full = |family| {
         (
             "both".to_owned(),
-            Refused::Exhausted { pool: "both".to_owned(), ranges: String::new(), family, drains: false },
+            Refused::Exhausted {
+                pool: "both".to_owned(),
+                ranges: String::new(),
+                family,
+                drains: false,
+                rests_for: 0,
+            },
         )
     };
     let refused = [full(Some(Family::V4))];

@@ -203,8 +203,13 @@ fn while_the_claim_of_one_family_is_denied_an_address_of_the_other_family_s_pool
     let mut json = seen.object.as_ref().unwrap().json();
     json_patch::merge(&mut json, &json!({"spec": {"ipPool": "edge", "ipv6Pool": "six"}}));
     seen.object = Some(Arc::new(RawObject::from_json(json).unwrap()));
-    let exhausted =
-        Refused::Exhausted { pool: full.to_owned(), ranges: String::new(), family: None, drains: false };
+    let exhausted = Refused::Exhausted {
+        pool: full.to_owned(),
+        ranges: String::new(),
+        family: None,
+        drains: false,
+        rests_for: 0,
+    };
     seen.address.refused = vec![(full.to_owned(), exhausted)];
     seen.address.pending.failed = vec![denied(pool, family)];
     let named = |pool: &str| WaitingFor::Named(pool.to_owned());
@@ -297,6 +302,7 @@ fn half_of_two_goes_back_when_the_quota_has_no_room_for_the_other() {
         ranges: String::new(),
         family: Some(Family::V6),
         drains: false,
+        rests_for: 0,
     };
     let mut seen = of_one_pool(&[FIRST], &[full]);
     seen.object = Some(after(&seen, &written(&seen)));

@@ -139,6 +139,27 @@ fn a_released_address_rests_until_its_time_is_over() {
 }
 
 #[test]
+fn who_waits_for_a_full_pool_is_told_of_rests_in_words_that_no_release_changes() {
+    let held = json!({"10.0.0.10": "shop/web", "10.0.0.11": "a/a", "10.0.0.12": "b/b", "10.0.0.13": "c/c"});
+    let told = |pool: &RawObject<IPPool>, now: i64| {
+        let decision = at(now, pool, &[claim("d/d")]);
+        let Err(refused) = &decision.answers[0] else { panic!("{:?}", decision.answers) };
+        assert_eq!(refused.reason(), "PoolExhausted");
+        refused.to_string()
+    };
+    let full = settled(&held, &json!({}));
+    let end = "10.0.0.10-10.0.0.13; waiting for one to be released or for another range";
+    assert!(told(&full, NOW).ends_with(end), "{}", told(&full, NOW));
+    let full = with_rest(&full, 60, None);
+    let words = told(&full, NOW);
+    assert!(words.contains("waiting for one to be released and to have rested for 60 s, or for"), "{words}");
+    let one = written(at(NOW, &full, &[release("shop/web", 10)]));
+    assert_eq!(told(&one, NOW + 1), words);
+    let two = written(at(NOW + 1, &one, &[release("a/a", 11)]));
+    assert_eq!(told(&two, NOW + 2), words);
+}
+
+#[test]
 fn a_rest_ends_where_somebody_edits_it_out_or_shortens_it() {
     let pool = settled(&json!({}), &json!({"10.0.0.10": "shop/web"}));
     let forged = r#"{"10.0.0.10":"9999-01-01T00:00:00Z","10.0.0.99":"2026-01-01T00:00:30Z","x":1}"#;

@@ -14,6 +14,7 @@ use kube::Client;
 use program::TaskGroup;
 use serde_json::Value;
 use sim_apiserver::User as Account;
+use sim_harvester::admission;
 use test_cluster::{GuestCluster, Rights, Side, User, manifests, releases};
 
 use crate::{
@@ -36,6 +37,13 @@ pub(crate) const RANCHER: &str = "u-rancher";
 /// An administrator, as Rancher's user is; a user of its own, so that its requests can be counted.
 fn rancher_account() -> Account {
     Account::named(RANCHER).with_group("system:masters")
+}
+
+/// Who reads for Harvester's webhooks: an administrator, whom no rule of faults hits that names no user; another one than the
+/// user of the sandbox, so that the audit log tells their requests apart.
+fn webhooks_account() -> Account {
+    let (namespace, name) = admission::SERVICE;
+    Account::service_account(namespace, name).with_group("system:masters")
 }
 
 /// One of the two.
@@ -65,7 +73,7 @@ impl Clusters {
             Server::Real => {
                 let accounts = |side| {
                     let users = User::ALL.into_iter().map(|user| user.account(side, &guest_cluster));
-                    users.chain([rancher_account()]).collect()
+                    users.chain([rancher_account(), webhooks_account()]).collect()
                 };
                 let servers = test_cluster::real::start(&dir.run().join("servers"), accounts).await?;
                 let sides = [Side::Guest, Side::Harvester]
@@ -117,6 +125,14 @@ impl Cluster {
     /// A kubeconfig for Rancher.
     pub(crate) fn kubeconfig_for_rancher(&self) -> String {
         self.served.kubeconfig(&rancher_account(), crate::VM_NAMESPACE)
+    }
+
+    /// A client for what Harvester's webhooks look at.
+    ///
+    /// # Errors
+    /// When no connection can be prepared.
+    pub(crate) fn client_for_webhooks(&self) -> Result<Client> {
+        self.served.client(&webhooks_account())
     }
 
     async fn furnish(&self, options: &options::Options, guest: &GuestCluster) -> Result<()> {

@@ -46,7 +46,7 @@ pub(crate) struct Options {
     pub(crate) rights: Rights,
 
     /// Release of Harvester, from 1.3 to 1.9, that the Harvester cluster behaves as: what it says that it is, how disks
-    /// come into VMs, what its kube-vip does, and what its roles grant a CSI driver.
+    /// come into VMs and whether they grow there, what its kube-vip does, and what its roles grant a CSI driver.
     #[arg(long, value_name = "RELEASE", default_value = "v1.7.1")]
     pub(crate) harvester_behaviour: Harvester,
 

@@ -29,6 +29,8 @@ const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const POOL: &str = "/apis/loadbalancer.harvesterhci.io/v1beta1/ippools/lab";
 const MACHINES: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines";
+const VALIDATOR: &str =
+    "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/harvester-validator";
 
 /// The rules of a role, changed.
 async fn rules(world: &World, path: &str, change: impl Fn(&mut Value)) -> Fault {
@@ -255,12 +257,14 @@ async fn of_occasions(world: &World, service: &dyn Fn(&str, Value) -> Value, sto
                 "spec": {"runStrategy": "Halted", "template": {"metadata": {}, "spec": {"domain": {"devices": {}},
                     "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": handle}}]}}}})
         };
-        let twice = ["twice-1", "twice-2"].map(|name| Fault::Create(Harvester, MACHINES, machine(name)));
+        // Harvester refuses such machines as long as it has its webhook
+        let mut twice = vec![Fault::Delete(Harvester, VALIDATOR.to_owned())];
+        twice.extend(["twice-1", "twice-2"].map(|name| Fault::Create(Harvester, MACHINES, machine(name))));
         all.push(Broken {
             id: "one-machine",
             goes_on: false,
             occasion: UPGRADE,
-            fault: Fault::Several(twice.into()),
+            fault: Fault::Several(twice),
         });
     }
     all

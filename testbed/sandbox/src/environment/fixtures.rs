@@ -1,4 +1,5 @@
-//! The objects of a Harvester with a guest cluster: hosts in zones, and VMs that are the guest's nodes.
+//! The objects of a Harvester with a guest cluster: hosts in zones, and VMs that are the guest's nodes; and what it serves
+//! besides objects.
 
 use anyhow::Result;
 use harvester_api::{annotations, labels};
@@ -6,13 +7,18 @@ use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
 };
-use program::Clock;
+use program::{Clock, TaskGroup};
 use serde_json::json;
-use sim_apiserver::ApiServer;
-use sim_harvester::{guest, host::HOSTNAME, subresources};
+use sim_harvester::{
+    admission::{self, Place},
+    guest,
+    host::HOSTNAME,
+    subresources,
+};
 
 use super::Environment;
 use crate::{
+    clusters::{Cluster, aggregated},
     manifests::{apply_one, plain},
     rancher::{self, Rancher},
 };
@@ -48,9 +54,23 @@ pub(super) async fn hosts_and_vms(harvester: &Client, count: u8, version: &str) 
     Ok(())
 }
 
-/// `subresources.kubevirt.io` of the simulated server is the simulation's.
-pub(super) fn serve_subresources(server: &ApiServer) {
+/// Lets the simulation answer for `subresources.kubevirt.io` and, with `webhooks`, refuse what KubeVirt and Harvester refuse
+/// of VMs and claims. It does so until `tasks` ends.
+///
+/// # Errors
+/// When it cannot be served, or the API server refuses to be told.
+pub(super) async fn serve(harvester: &Cluster, webhooks: bool, tasks: &TaskGroup) -> Result<()> {
+    let for_webhooks = webhooks.then(|| harvester.client_for_webhooks()).transpose()?;
+    let Some(server) = harvester.simulated() else {
+        return aggregated::serve(&harvester.admin, for_webhooks.as_ref(), tasks).await;
+    };
     server.aggregate("subresources.kubevirt.io", subresources::router(server.client("admin")));
+    if let Some(client) = for_webhooks {
+        let (namespace, name) = admission::SERVICE;
+        server.webhook(namespace, name, admission::router(client));
+        admission::register(&harvester.admin, Place::Service).await.map_err(plain)?;
+    }
+    Ok(())
 }
 
 impl Environment {
@@ -61,5 +81,67 @@ impl Environment {
     pub(crate) fn rancher(&self) -> Result<Rancher> {
         let kubeconfig = self.clusters.harvester.kubeconfig_for_rancher();
         Rancher::new(&self.dir.run().join("rancher"), self.program.as_deref(), kubeconfig)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use harvester_api::VirtualMachine;
+    use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+    use kube::api::DeleteParams;
+    use rstest::rstest;
+
+    use super::*;
+    use crate::{clusters::Clusters, folder::Folder, options::Options};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    /// The code of a refusal.
+    fn refusal<T>(answer: kube::Result<T>) -> Option<u16> {
+        match answer {
+            Ok(_) => None,
+            Err(kube::Error::Api(status)) => Some(status.code),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[rstest]
+    #[case::before_disks_grow_in_use("v1.5.2", Some(422))]
+    #[case::today("v1.7.1", None)]
+    #[tokio::test]
+    async fn a_claim_that_a_vm_lists_is_not_deleted_and_grows_where_the_release_lets_it(
+        #[case] release: &str,
+        #[case] growth: Option<u16>,
+    ) {
+        let options = Line::parse_from(["sandbox", "--harvester-behaviour", release]).options;
+        let (dir, tasks) = (Folder::take(None).unwrap(), TaskGroup::new());
+        let clusters = Clusters::start(&options, &dir, &tasks).await.unwrap();
+        let harvester = &clusters.harvester.admin;
+        hosts_and_vms(harvester, 1, &options.harvester_behaviour.version).await.unwrap();
+        serve(&clusters.harvester, true, &tasks).await.unwrap();
+        let claims = Api::<PersistentVolumeClaim>::namespaced(harvester.clone(), crate::VM_NAMESPACE);
+        let vms = Api::<VirtualMachine>::namespaced(harvester.clone(), crate::VM_NAMESPACE);
+        let patching = PatchParams::default();
+        let claim = json!({"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteMany"],
+            "volumeMode": "Block", "storageClassName": "harvester-longhorn",
+            "resources": {"requests": {"storage": "1Gi"}}}});
+        claims.create(&PostParams::default(), &serde_json::from_value(claim).unwrap()).await.unwrap();
+        let bound = json!({"status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}});
+        claims.patch_status("data", &patching, &Patch::Merge(bound)).await.unwrap();
+        let has_it = json!({"spec": {"template": {"spec": {
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data", "hotpluggable": true}}],
+            "domain": {"devices": {"disks": [{"name": "data", "disk": {"bus": "scsi"}}]}}}}}});
+        vms.patch("demo-1", &patching, &Patch::Merge(has_it)).await.unwrap();
+
+        let larger = json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}});
+        assert_eq!(refusal(claims.patch("data", &patching, &Patch::Merge(larger)).await), growth);
+        assert_eq!(refusal(claims.delete("data", &DeleteParams::default()).await), Some(409));
+        assert!(claims.get("data").await.unwrap().metadata.deletion_timestamp.is_none());
+        tasks.end().await;
     }
 }

@@ -173,6 +173,7 @@ mod tests {
     fn leases_events_watches_and_other_users_do_not_count() {
         let lb = "system:serviceaccount:harvester-system:harvester-load-balancer";
         let ccm = "system:serviceaccount:default:harvester-cloud-provider-demo";
+        let webhooks = "system:serviceaccount:harvester-system:harvester-webhook";
         let counted = count(&[
             (Side::Harvester, lb, "update", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/x"),
             (Side::Harvester, lb, "create", "/api/v1/namespaces/default/events"),
@@ -192,6 +193,7 @@ mod tests {
             (Side::Harvester, ccm, "create", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews?"),
             (Side::Guest, ccm, "patch", "/api/v1/nodes/demo-1"),
             (Side::Harvester, RANCHER, "watch", "/apis/kubevirt.io/v1/virtualmachines?watch=true"),
+            (Side::Harvester, webhooks, "list", "/apis/kubevirt.io/v1/namespaces/default/virtualmachines"),
             (Side::Harvester, lb, "update", "/apis/loadbalancer.harvesterhci.io/v1beta1/ippools/edge"),
             (
                 Side::Harvester,

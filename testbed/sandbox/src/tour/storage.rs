@@ -141,7 +141,8 @@ fn left_out(tour: &mut Tour<'_>) -> Result<Option<String>> {
     Ok(storage.left_out().map(|why| format!("left out: {why}")))
 }
 
-/// A claim gets its volume; on a computer that allows it a pod has it, and writes, and `doctor` has nothing to say.
+/// A claim gets its volume; on a computer that allows it a pod has it, and writes, Harvester keeps it, and `doctor` has nothing
+/// to say.
 pub(super) async fn writes(tour: &mut Tour<'_>) -> Result<String> {
     let file_system = machine::growing_file_system().unwrap_or("ext4");
     let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": CLASS},
@@ -156,9 +157,27 @@ pub(super) async fn writes(tour: &mut Tour<'_>) -> Result<String> {
     let [node, _] = two(tour)?;
     let place = start_pod(tour, "tour-writer", CLAIM, &node).await?;
     place.write(first()).await?;
+    is_kept(tour, &volume, &node).await?;
     let green = doctor::is_content(tour).await?;
     let written = first().len();
     Ok(format!("{written} bytes, with {file_system}, on {}; doctor says {green} times green", place.node))
+}
+
+/// Harvester refuses to delete the volume of a VM; it is only asked, so that a volume that it does not keep stays too.
+async fn is_kept(tour: &Tour<'_>, volume: &str, vm: &str) -> Result<()> {
+    let claims = Api::<PersistentVolumeClaim>::namespaced(tour.harvester.clone(), crate::VM_NAMESPACE);
+    match claims.delete(volume, &DeleteParams::default().dry_run()).await {
+        Err(kube::Error::Api(status)) if status.code == 409 => {
+            ensure!(
+                status.message.contains(vm),
+                "Harvester keeps {volume} for another reason: {}",
+                status.message
+            );
+            Ok(())
+        }
+        Err(error) => Err(plain(error)),
+        Ok(_) => anyhow::bail!("Harvester would delete volume {volume} while VM {vm} has it"),
+    }
 }
 
 /// The pod goes, and the next one finds on another node what it wrote.

@@ -4,6 +4,9 @@ use std::{error::Error, sync::Arc};
 
 use kube::core::Status;
 
+/// With this rustls leads from a connection that broke off to its manual for programmers.
+const MANUAL: &str = ": https://docs.rs/rustls/";
+
 /// An error and its causes on one line, without repetitions. Of an API server's answer only its own message is taken:
 /// `kube::Error` prints the whole Status around it.
 pub fn error_message(error: &(dyn Error + 'static)) -> String {
@@ -11,7 +14,7 @@ pub fn error_message(error: &(dyn Error + 'static)) -> String {
     while let Some(error) = next {
         let (words, cause) = match answer(error) {
             Some(status) => (status.message.clone(), None),
-            None => (error.to_string(), error.source()),
+            None => (without_manual(error.to_string()), error.source()),
         };
         if text.is_empty() {
             text = words;
@@ -21,6 +24,16 @@ pub fn error_message(error: &(dyn Error + 'static)) -> String {
         next = cause;
     }
     text
+}
+
+/// The words without the link, which says nothing of a cluster.
+fn without_manual(mut words: String) -> String {
+    if let Some(start) = words.find(MANUAL) {
+        let link = start + ": ".len();
+        let end = words[link..].find(": ").map_or(words.len(), |length| link + length);
+        words.replace_range(start..end, "");
+    }
+    words
 }
 
 /// The answer of an API server, if it says something.
@@ -61,6 +74,21 @@ mod tests {
         assert_eq!(error_message(&refused()), "ippools is forbidden");
         assert_eq!(error_message(&Alone(refused())), "write pool lab: ippools is forbidden");
         assert_eq!(error_message(&Shared(Arc::new(refused()))), "write pool lab: ippools is forbidden");
+    }
+
+    #[test]
+    fn a_connection_that_broke_off_is_told_without_the_manual_of_a_library() {
+        let words = "peer closed connection without sending TLS close_notify: \
+                     https://docs.rs/rustls/latest/rustls/manual/_03_howto/index.html#unexpected-eof";
+        let error = kube::Error::Service(Box::new(io::Error::other(words)));
+        assert_eq!(
+            error_message(&error),
+            "ServiceError: peer closed connection without sending TLS close_notify"
+        );
+        assert_eq!(
+            without_manual(format!("{words}: call again")),
+            "peer closed connection without sending TLS close_notify: call again"
+        );
     }
 
     #[test]

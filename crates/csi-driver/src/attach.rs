@@ -58,6 +58,7 @@ use crate::{
         ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest,
         volume_capability::access_mode::Mode,
     },
+    guest::Guest,
     host::Host,
     refusal::Refusal,
     volume::{
@@ -75,8 +76,8 @@ pub use pace::{TOGETHER_WITHIN, UNMOUNTED_FOR, WAITED_FOR};
 pub use publish::TRIES;
 pub use session::{BLOCKED_FOR, LOOK_AGAIN, SILENT_FOR};
 pub(crate) use {
-    session::{is_bound, recorded},
-    why::{Pod, Waiting, why_not},
+    session::recorded,
+    why::{Binding, Pod, Waiting, why_not},
 };
 
 /// CSI allows names of nodes so long.
@@ -91,6 +92,8 @@ pub struct Options {
     pub max_volumes_per_node: Option<usize>,
     /// Who else uses an export.
     pub users: Arc<export::Users>,
+    /// Says what its Nodes have mounted.
+    pub guest: Option<Guest>,
     /// Sees exports that have moved.
     pub exports: Option<moved::Exports>,
     /// Told when somebody calls the controller service of this process.
@@ -103,7 +106,8 @@ impl Options {
         let users: Arc<export::Users> =
             Arc::new(|_| Box::pin(async { Err("this process does not read them".to_owned()) }));
         let called = watch::Sender::new(false);
-        Self { holder: holder.into(), max_volumes_per_node: None, users, exports: None, called }
+        let holder = holder.into();
+        Self { holder, max_volumes_per_node: None, users, guest: None, exports: None, called }
     }
 }
 
@@ -280,6 +284,10 @@ impl Attacher {
 
     pub(crate) fn users(&self) -> &export::Users {
         &*self.options.users
+    }
+
+    pub(crate) fn guest(&self) -> Option<&Guest> {
+        self.options.guest.as_ref()
     }
 
     pub(crate) fn host(&self) -> &Host {

@@ -57,6 +57,8 @@ pub(crate) const CALLS_AT_ONCE: usize = 128;
 const CONTROLLER_ENDS_WITHIN: Duration = Duration::from_secs(2);
 /// How long those of the node service go on: they run programs on this machine that should come to their end.
 const NODE_ENDS_WITHIN: Duration = Duration::from_secs(8);
+/// How prost begins when bytes are no message.
+const UNDECODED: &str = "failed to decode Protobuf message";
 /// Characters of a name from a request that a line of the log shows.
 const SHOWN: usize = 128;
 /// Upper bounds in seconds, as the sidecars' own metrics have them.
@@ -211,8 +213,20 @@ where
         Err(never) => match never {},
     };
     match answered {
-        Ok(response) => response,
+        Ok(response) => with_callers_code(response),
         Err(never) => match never {},
+    }
+}
+
+/// Bytes that are no message have INTERNAL from tonic, as gRPC asks of its libraries. People take that for a fault of the
+/// driver, which they are to report, so they get the code of any other request that cannot be.
+fn with_callers_code(response: Response<Body>) -> Response<Body> {
+    match response.extensions().get::<Status>() {
+        Some(status) if status.code() == Code::Internal && status.message().starts_with(UNDECODED) => {
+            let message = format!("the request is no message of this method: {}", status.message());
+            Status::invalid_argument(cut(&message, LONGEST)).into_http()
+        }
+        _ => response,
     }
 }
 

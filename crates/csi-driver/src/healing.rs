@@ -13,7 +13,7 @@
 //! Only a process that sidecars call stands for election, which is the one beside them; the others of a DaemonSet do not.
 
 pub mod decide;
-mod in_use;
+pub(crate) mod in_use;
 mod join;
 pub mod lead;
 mod tell;

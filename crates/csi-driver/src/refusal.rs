@@ -88,8 +88,20 @@ impl Refusal {
             },
             _ => Code::Unavailable,
         };
-        Self::new(code, format!("{doing}: {}", rights::explained(error_message(error))))
+        let said = rights::explained(error_message(error));
+        // a few requests of the guest cluster are told by this too
+        if doing.contains("on the host") && is_unanswered(error) {
+            let next = "Harvester does not answer: if that lasts, look at server of the driver's kubeconfig";
+            return Self::new(code, format!("{doing}: {said}; {next}"));
+        }
+        Self::new(code, format!("{doing}: {said}"))
     }
+}
+
+/// Whether no connection came to be, or it broke off before the answer.
+fn is_unanswered(error: &kube::Error) -> bool {
+    let error: &(dyn std::error::Error + 'static) = error;
+    std::iter::successors(Some(error), |error| error.source()).any(|error| error.is::<std::io::Error>())
 }
 
 impl From<Refusal> for Status {
@@ -153,6 +165,22 @@ mod tests {
         let refusal = Refusal::of_host("read it", &kube::Error::Api(Box::new(status)));
         assert_eq!(refusal.code, expected);
         assert!(!refusal.message.contains('\n'), "{refusal}");
+    }
+
+    #[rstest]
+    #[case::of_harvester("read PersistentVolumeClaim shop/pvc-1 on the host", true)]
+    #[case::of_the_guest_cluster("read Node worker-1", false)]
+    fn a_harvester_that_does_not_answer_is_said_with_whom_to_look_at(
+        #[case] doing: &str,
+        #[case] is_harvester: bool,
+    ) {
+        let broken = std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "peer closed connection");
+        let refusal = Refusal::of_host(doing, &kube::Error::Service(Box::new(broken)));
+        assert_eq!(refusal.code, Code::Unavailable);
+        assert!(refusal.message.contains("peer closed connection"), "{refusal}");
+        assert_eq!(refusal.message.contains("look at server of the driver's kubeconfig"), is_harvester);
+        let unread = Refusal::of_host(doing, &kube::Error::Service("there is no kubeconfig yet".into()));
+        assert!(unread.message.ends_with("there is no kubeconfig yet"), "{unread}");
     }
 
     #[rstest]

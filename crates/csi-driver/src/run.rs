@@ -126,6 +126,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         attaching: attach::Options {
             max_volumes_per_node: settings.max_volumes_per_node.map(usize::from),
             users: users(guest.clone()),
+            guest: Some(guest.clone()),
             exports: Some(Exports::new(guest.clone(), missing.clone())),
             ..attach::Options::new(settings.holder.clone())
         },

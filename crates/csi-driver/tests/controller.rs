@@ -9,6 +9,7 @@ mod controller {
     mod backups;
     mod bench;
     mod component;
+    mod left;
     mod needed;
     mod owners;
     mod patience;

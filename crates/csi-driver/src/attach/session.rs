@@ -25,7 +25,7 @@ use super::{
     ownership::{Operation, Ownership, Recorded, There},
     plug,
     watches::{self, Changes},
-    why::{Pod, Waiting, why_not},
+    why::{Binding, Pod, Waiting, why_not},
     worker::Worker,
 };
 use crate::{host, refusal::Refusal, volume::name::HostName};
@@ -434,8 +434,11 @@ impl<'a> Session<'a> {
         no_longer_than: Duration,
     ) {
         let claims = self.call.claims().await;
-        let is_bound = |name: &str| claims.as_ref()?.get(&self.call.key(name)).map(|claim| is_bound(&claim));
-        let pod = &Pod::of(vm, vmi, self.volume.as_str(), is_bound);
+        let binding = |name: &str| match &claims {
+            Some(claims) => Binding::of(claims.get(&self.call.key(name)).as_deref()),
+            None => Binding::Unknown,
+        };
+        let pod = &Pod::of(vm, vmi, self.volume.as_str(), binding);
         let waiting = Waiting { volume: self.volume, doing, machine, progress, vmi, pod };
         self.wait_for_long(why_not(&self.attacher.host, &waiting), no_longer_than);
     }
@@ -454,7 +457,7 @@ pub(super) fn class(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.spec.as_ref()?.storage_class_name.as_deref().filter(|class| !class.is_empty())
 }
 
-pub(crate) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
+pub(super) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
     claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound")
 }
 

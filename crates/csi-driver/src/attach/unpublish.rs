@@ -145,9 +145,11 @@ impl Session<'_> {
             (Step::Leaving, _) => Ok(Removed::Leaving(seen.vm.clone())),
             (Step::WaitUnknown(rest), _) => {
                 self.wait_for(format!(
-                    "annotation {} of {} has a text that this driver does not know",
+                    "annotation {} of {} has a text that this driver does not know: it counts for nothing when nobody has \
+                     written the claim for {} s, so look for a newer driver if it stays",
                     harvester_api::annotations::CSI_ATTACH,
-                    host.claim_name(self.volume)
+                    host.claim_name(self.volume),
+                    STALE_AFTER.as_secs()
                 ));
                 Ok(Removed::At(Instant::now() + rest))
             }

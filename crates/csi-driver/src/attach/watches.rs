@@ -85,10 +85,20 @@ impl Watches {
 
     /// Begins a call, and the watches where they do not run. Inside a runtime.
     pub fn begin(&self) -> Watching {
+        self.begin_for(true)
+    }
+
+    /// [`Watches::begin`] for a call that asks for machines and instances, and for no claims.
+    pub fn begin_for_machines(&self) -> Watching {
+        self.begin_for(false)
+    }
+
+    fn begin_for(&self, asks_for_claims: bool) -> Watching {
         let mut state = self.state();
         state.calls += 1;
         match &mut state.running {
-            Some(running) => self.complete(running),
+            Some(running) if asks_for_claims => self.complete(running),
+            Some(_) => {}
             None => {
                 let (host, tasks) = (&self.0.host, self.0.tasks.child());
                 let machines = Cache::start_trimmed(&tasks, host.machines(), config(), hotplug::trim_machine);

@@ -3,16 +3,44 @@
 use std::fmt;
 
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 
-use super::hotplug::{self, Direction, Progress};
+use super::{
+    hotplug::{self, Direction, Progress},
+    session::is_bound,
+};
 use crate::{host::Host, volume::name::HostName};
 
 /// So many claims are named in one sentence.
 const NAMED: usize = 4;
 
+/// What is known of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Binding {
+    /// The claims are not watched.
+    Unknown,
+    /// It is not there: the host makes no pod for the disks of a machine that is to have it.
+    Missing,
+    Unbound,
+    Bound,
+}
+
+impl Binding {
+    /// Of the claim as a watch that works shows it.
+    pub(crate) fn of(watched: Option<&PersistentVolumeClaim>) -> Self {
+        match watched {
+            None => Self::Missing,
+            Some(claim) if is_bound(claim) => Self::Bound,
+            Some(_) => Self::Unbound,
+        }
+    }
+}
+
 /// The claims that the pod of a volume waits for, as far as they are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pod {
+    /// They are not there.
+    missing: Vec<String>,
     /// They are not bound.
     unbound: Vec<String>,
     /// They are on their way too, and bound.
@@ -24,12 +52,19 @@ impl Pod {
         vm: Option<&VirtualMachine>,
         vmi: Option<&VirtualMachineInstance>,
         volume: &str,
-        is_bound: impl Fn(&str) -> Option<bool>,
+        binding: impl Fn(&str) -> Binding,
     ) -> Self {
         let coming = hotplug::on_their_way(vm, vmi).into_iter().filter(|(_, way)| *way == Direction::In);
-        let (unbound, others): (Vec<_>, Vec<_>) =
-            coming.map(|(name, _)| name).partition(|name| is_bound(name) == Some(false));
-        Self { unbound, others: others.into_iter().filter(|name| name != volume).collect() }
+        let mut pod = Self::default();
+        for (name, _) in coming {
+            match binding(&name) {
+                Binding::Missing => pod.missing.push(name),
+                Binding::Unbound => pod.unbound.push(name),
+                Binding::Bound | Binding::Unknown if name != volume => pod.others.push(name),
+                Binding::Bound | Binding::Unknown => {}
+            }
+        }
+        pod
     }
 }
 
@@ -55,6 +90,14 @@ pub(crate) fn why_not(host: &Host, waiting: &Waiting<'_>) -> String {
     let is_before = !matches!(phase.as_str(), "MountedToPod" | "Ready");
     let blocked_by = match phase.as_str() {
         _ if vmi.is_some_and(hotplug::migrates) => "the live migration of the machine".to_owned(),
+        _ if is_before && !with.missing.is_empty() => {
+            let (are, disks) =
+                if with.missing.len() == 1 { ("is", "its disk") } else { ("are", "their disks") };
+            format!(
+                "{}, which {are} not there: remove {disks} from the machine, or restore the claim",
+                Claims(host, &with.missing)
+            )
+        }
         _ if is_before && !with.unbound.is_empty() => {
             let bring =
                 if pod.is_empty() { String::new() } else { format!(", for which {} waits", the_pod()) };
@@ -91,5 +134,81 @@ impl fmt::Display for Claims<'_> {
         };
         let kind = if names.len() == 1 { "PersistentVolumeClaim" } else { "PersistentVolumeClaims" };
         write!(out, "{kind} {}{more} on the host", shown.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+    use crate::host::reach::unreached;
+
+    /// What is said of pvc-2, which waits in a machine for pvc-1.
+    fn said(of_first: Binding, phase: &str) -> String {
+        let volumes = ["pvc-1", "pvc-2"].map(
+            |name| json!({"name": name, "persistentVolumeClaim": {"claimName": name, "hotpluggable": true}}),
+        );
+        let vm: VirtualMachine = serde_json::from_value(json!({"metadata": {"name": "node-1"},
+            "spec": {"template": {"spec": {"volumes": volumes}}}}))
+        .unwrap();
+        let vmi: VirtualMachineInstance = serde_json::from_value(json!({"metadata": {"name": "node-1"},
+            "spec": {"volumes": volumes},
+            "status": {"phase": "Running", "volumeStatus": [
+                {"name": "pvc-1", "phase": "Pending", "reason": "FailedPvcNotFound", "hotplugVolume": {}},
+                {"name": "pvc-2", "phase": phase, "hotplugVolume": {"attachPodName": "hp-volume-1"}}]}}))
+        .unwrap();
+        let binding = |name: &str| if name == "pvc-1" { of_first } else { Binding::Bound };
+        let pod = &Pod::of(Some(&vm), Some(&vmi), "pvc-2", binding);
+        let progress = &hotplug::how_far(Some(&vmi), "pvc-2");
+        let (volume, vmi) = (&HostName::from_handle("pvc-2").unwrap(), Some(&vmi));
+        let waiting = Waiting { volume, doing: "is not in", machine: "node-1", progress, vmi, pod };
+        why_not(&unreached("nobody asks it"), &waiting)
+    }
+
+    #[rstest]
+    #[case::gone(
+        Binding::Missing,
+        "Bound",
+        "look at PersistentVolumeClaim default/pvc-1 on the host, which is not there: remove its disk from the machine"
+    )]
+    #[case::not_bound(
+        Binding::Unbound,
+        "Bound",
+        "look at PersistentVolumeClaim default/pvc-1 on the host, not bound"
+    )]
+    #[case::bound(
+        Binding::Bound,
+        "AttachedToNode",
+        "look at Pod default/hp-volume-1 on the host, which is to bring PersistentVolumeClaim default/pvc-1"
+    )]
+    #[case::not_known(
+        Binding::Unknown,
+        "AttachedToNode",
+        "look at Pod default/hp-volume-1 on the host, which is to bring PersistentVolumeClaim default/pvc-1"
+    )]
+    #[case::mounted(Binding::Missing, "MountedToPod", "look at virt-handler on host node (none)")]
+    #[tokio::test]
+    async fn the_claim_that_keeps_a_disk_out_of_its_machine_is_named(
+        #[case] of_first: Binding,
+        #[case] phase: &str,
+        #[case] expected: &str,
+    ) {
+        let said = said(of_first, phase);
+        assert!(said.contains(expected), "{said}");
+    }
+
+    #[rstest]
+    #[case::gone("null", Binding::Missing)]
+    #[case::new("{}", Binding::Unbound)]
+    #[case::pending(r#"{"status": {"phase": "Pending"}}"#, Binding::Unbound)]
+    #[case::bound(r#"{"status": {"phase": "Bound"}}"#, Binding::Bound)]
+    fn a_claim_that_is_not_there_is_another_thing_than_one_that_is_not_bound(
+        #[case] claim: &str,
+        #[case] expected: Binding,
+    ) {
+        let claim: Option<PersistentVolumeClaim> = serde_json::from_str(claim).unwrap();
+        assert_eq!(Binding::of(claim.as_ref()), expected);
     }
 }

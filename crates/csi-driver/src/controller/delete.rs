@@ -1,8 +1,10 @@
 //! DeleteVolume (docs/contract/csi-driver.md#delete).
 
+mod left;
+
 use std::sync::Mutex;
 
-use harvester_api::{VirtualMachineInstance, annotations::CSI_ATTACH};
+use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations::CSI_ATTACH};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use tokio::time::Instant;
@@ -36,11 +38,17 @@ pub(super) async fn delete_volume(
         machine_disk::refuse_deletion(host, claim)?;
         if plan.may_be_in_machine {
             let (machines, running) = (Machines::list(host).await?, instances(host).await?);
-            refuse_if_attached(host.namespace(), name, &machines, &running)?;
-            let annotation = claim.annotations().get(CSI_ATTACH);
-            if let Some(machine) = annotation.and_then(|text| recorded(text, &machines)) {
-                // somebody is about to put it there, or has died while it left, or the Go driver, which writes no
-                // annotation, has taken it away
+            let with = with_volume(name, &machines, &running);
+            let ownership = claim.annotations().get(CSI_ATTACH).and_then(|text| Ownership::parse(text));
+            if !with.is_empty() {
+                match left::in_machine(&with, ownership.as_ref(), &machines) {
+                    Some(machine) => Box::pin(left::refuse_if_used(attacher, name, machine)).await?,
+                    None => return Err(attached(host.namespace(), name, &with)),
+                }
+            }
+            if let Some(machine) = ownership.and_then(|ownership| recorded(&ownership, &machines)) {
+                // somebody is about to put it there, or has died while it left, or has removed its VolumeAttachment, or the
+                // Go driver, which writes no annotation, has taken it away
                 let within = wait::end(until, CALL_LASTS).saturating_duration_since(Instant::now());
                 attacher.detach(name, &machine, &Mutex::default(), within).await?;
                 was_detached = true;
@@ -48,6 +56,14 @@ pub(super) async fn delete_volume(
         }
         if plan.may_be_needed {
             needed.volume(host, name).await?;
+        }
+        if !plan.may_be_in_machine && is_shown_in_machine(attacher, name).await {
+            // a watch may be old
+            let (machines, running) = (Machines::list(host).await?, instances(host).await?);
+            let with = with_volume(name, &machines, &running);
+            if !with.is_empty() {
+                return Err(attached(host.namespace(), name, &with));
+            }
         }
     }
     match plan.restore {
@@ -131,7 +147,8 @@ fn decide(claim: Option<&PersistentVolumeClaim>) -> Plan {
     };
     let is_restored = create::is_restored(claim);
     Plan {
-        // Harvester keeps a claim that a machine uses, but not from the garbage collector
+        // Harvester keeps a claim that a machine uses, but not from the garbage collector; others are looked for in what
+        // is watched
         may_be_in_machine: is_restored || claim.annotations().contains_key(CSI_ATTACH),
         may_be_needed: claim.metadata.deletion_timestamp.is_none(),
         restore: if is_restored { Restore::There } else { Restore::None },
@@ -146,13 +163,20 @@ async fn instances(host: &Host) -> Result<Vec<VirtualMachineInstance>, Refusal> 
     })
 }
 
-/// A machine has the volume.
-fn refuse_if_attached(
-    namespace: &str,
-    name: &HostName,
-    machines: &Machines,
-    running: &[VirtualMachineInstance],
-) -> Result<(), Refusal> {
+/// Whether the watches show the volume in a machine, which costs no request while they run: the Go driver writes no
+/// annotation, and somebody may have removed ours. Harvester's webhook looks at no instance. Where the watches do not work
+/// it is left to the webhook.
+async fn is_shown_in_machine(attacher: &Attacher, name: &HostName) -> bool {
+    let call = attacher.watches().begin_for_machines();
+    let (machines, instances) = tokio::join!(call.machines(), call.instances());
+    let of_machine = |vm: &VirtualMachine| hotplug::disk(Some(vm), None, name.as_str());
+    let of_instance = |vmi: &VirtualMachineInstance| hotplug::disk(None, Some(vmi), name.as_str());
+    machines.is_some_and(|all| all.list().iter().any(|vm| of_machine(vm) != hotplug::Disk::Absent))
+        || instances.is_some_and(|all| all.list().iter().any(|vmi| of_instance(vmi) != hotplug::Disk::Absent))
+}
+
+/// The machines that have the volume.
+fn with_volume(name: &HostName, machines: &Machines, running: &[VirtualMachineInstance]) -> Vec<String> {
     let mut with = machines.with(name.as_str()).to_vec();
     // its machine gave it up, and it has not left yet
     let has_it = |vmi: &&VirtualMachineInstance| {
@@ -161,20 +185,22 @@ fn refuse_if_attached(
     with.extend(running.iter().filter(has_it).map(ResourceExt::name_any));
     with.sort();
     with.dedup();
-    if with.is_empty() {
-        return Ok(());
-    }
+    with
+}
+
+/// These machines have the volume.
+fn attached(namespace: &str, name: &HostName, with: &[String]) -> Refusal {
     let machines: Vec<_> = with.iter().map(|machine| format!("{namespace}/{machine}")).collect();
-    Err(Refusal::precondition(format!(
-        "volume {name} is in VirtualMachine {} on the host: detach it first",
+    Refusal::precondition(format!(
+        "volume {name} is in VirtualMachine {} on the host: detach it first: end the Pods that use it, or, where no \
+         VolumeAttachment names it, remove the disk from the machine in Harvester",
         machines.join(" and ")
-    )))
+    ))
 }
 
 /// The machine of the annotation, to which a write may still be on its way, also of one whose detachment was begun: one that
 /// is complete leaves no annotation. A machine that was deleted takes no write.
-fn recorded(annotation: &str, machines: &Machines) -> Option<String> {
-    let ownership = Ownership::parse(annotation)?;
+fn recorded(ownership: &Ownership, machines: &Machines) -> Option<String> {
     machines.name_of(&ownership.vm_uid).map(str::to_owned)
 }
 
@@ -348,15 +374,26 @@ mod tests {
     }
 
     #[rstest]
-    #[case::attached("pvc-1", Some("volume pvc-1 is in VirtualMachine shop/a on the host: detach it first"))]
-    #[case::another("pvc-2", None)]
-    fn an_attached_volume_is_not_deleted(#[case] claim: &str, #[case] expected: Option<&str>) {
+    #[case::attached("pvc-1", &["a"])]
+    #[case::another("pvc-2", &[])]
+    fn an_attached_volume_is_in_the_machine_whose_template_lists_it(
+        #[case] claim: &str,
+        #[case] expected: &[&str],
+    ) {
         let machines =
             Machines::of(&[machine("a", &json!([{"persistentVolumeClaim": {"claimName": claim}}]))]);
         let name = HostName::from_handle("pvc-1").unwrap();
-        let refused = refuse_if_attached("shop", &name, &machines, &[]).err();
-        assert_eq!(refused.as_ref().map(|refusal| refusal.message.as_str()), expected);
-        assert!(refused.is_none_or(|refusal| refusal.code == Code::FailedPrecondition));
+        assert_eq!(with_volume(&name, &machines, &[]), expected);
+    }
+
+    #[test]
+    fn an_attached_volume_is_not_deleted_and_people_hear_what_to_do() {
+        let name = HostName::from_handle("pvc-1").unwrap();
+        let refused = attached("shop", &name, &["a".to_owned(), "b".to_owned()]);
+        assert_eq!(refused.code, Code::FailedPrecondition);
+        for part in ["VirtualMachine shop/a and shop/b on the host: detach it first", "in Harvester"] {
+            assert!(refused.message.contains(part), "{part}: {refused}");
+        }
     }
 
     #[rstest]
@@ -369,7 +406,8 @@ mod tests {
         #[case] expected: Option<&str>,
     ) {
         let machines = Machines::of(&[machine("a", &json!([]))]);
-        assert_eq!(recorded(annotation, &machines).as_deref(), expected);
+        let ownership = Ownership::parse(annotation);
+        assert_eq!(ownership.and_then(|it| recorded(&it, &machines)).as_deref(), expected);
     }
 
     #[rstest]
@@ -381,10 +419,6 @@ mod tests {
             "status": {"phase": phase, "volumeStatus": [{"name": "pvc-1", "phase": "Detaching"}]}});
         let running = [serde_json::from_value(vmi).unwrap()];
         let name = HostName::from_handle("pvc-1").unwrap();
-        let refused = refuse_if_attached("shop", &name, &Machines::default(), &running).err();
-        assert_eq!(
-            refused.is_some_and(|refusal| refusal.message.contains("VirtualMachine shop/a")),
-            is_refused
-        );
+        assert_eq!(with_volume(&name, &Machines::default(), &running) == ["a"], is_refused);
     }
 }

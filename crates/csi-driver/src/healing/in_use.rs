@@ -3,11 +3,11 @@
 //! back by the same field.
 
 use harvester_api::names::CSI_DRIVER;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::{core::v1::Node, storage::v1::CSINode};
 use kube::{Api, Client};
 
-use super::join::GuestState;
-use crate::{node_monitor::decide::OUT_OF_SERVICE, refusal::Refusal};
+use super::join::{GuestState, nodes_of};
+use crate::{host, node_monitor::decide::OUT_OF_SERVICE, refusal::Refusal};
 
 /// Asks the Nodes of this machine whether kubelet has the volume mounted: those of the CSINodes, and while the driver of a
 /// node restarts, the one of the machine's name.
@@ -23,13 +23,7 @@ pub(super) async fn refuse_if_mounted(
     let known: Vec<_> = guest.nodes_of(machine).collect();
     let names = if known.is_empty() { &[machine][..] } else { &known[..] };
     for name in names {
-        let node = Api::<Node>::all(client.clone()).get_opt(name).await;
-        let node = node.map_err(|error| {
-            Refusal::of_host(
-                &format!("read Node {name}, whose kubelet may have volume {handle} mounted"),
-                &error,
-            )
-        })?;
+        let node = read(client, name, handle).await?;
         if node.is_none() && known.is_empty() {
             return Err(Refusal::precondition(format!(
                 "nothing says which Node VirtualMachine {machine} is, which has volume {handle}: look at the Pod of the \
@@ -37,13 +31,56 @@ pub(super) async fn refuse_if_mounted(
             )));
         }
         if node.is_some_and(|node| has_mounted(&node, handle)) {
-            return Err(Refusal::precondition(format!(
-                "kubelet of Node {name} has volume {handle} mounted, and no VolumeAttachment stands for it: end the Pod \
-                 there, or, if nothing runs on the Node any more, set the taint {OUT_OF_SERVICE}"
-            )));
+            return Err(mounted(name, handle));
         }
     }
     Ok(())
+}
+
+/// [`refuse_if_mounted`] for one who watches no CSINodes, and has all the time there is: a machine that no CSINode names, or
+/// whose Node is gone, counts as one that may have the volume mounted.
+///
+/// # Errors
+/// FAILED_PRECONDITION where it may have; as the server answers where it cannot be asked.
+pub(crate) async fn refuse_if_it_may_be_mounted(
+    client: &Client,
+    machine: &str,
+    handle: &str,
+) -> Result<(), Refusal> {
+    let nodes = host::list(&Api::<CSINode>::all(client.clone())).await.map_err(|error| {
+        let doing = format!("list the CSINodes of the guest cluster, to see which Node has volume {handle}");
+        Refusal::of_host(&doing, &error)
+    })?;
+    let mut is_node = false;
+    for name in nodes_of(&nodes, machine) {
+        let Some(node) = read(client, name, handle).await? else { continue };
+        is_node = true;
+        if has_mounted(&node, handle) {
+            return Err(mounted(name, handle));
+        }
+    }
+    if is_node {
+        return Ok(());
+    }
+    Err(Refusal::precondition(format!(
+        "volume {handle} is in VirtualMachine {machine}, which is no Node of this cluster by its CSINodes: if nothing uses it \
+         there, remove the disk from the machine in Harvester"
+    )))
+}
+
+async fn read(client: &Client, name: &str, handle: &str) -> Result<Option<Node>, Refusal> {
+    let node = Api::<Node>::all(client.clone()).get_opt(name).await;
+    node.map_err(|error| {
+        let doing = format!("read Node {name}, whose kubelet may have volume {handle} mounted");
+        Refusal::of_host(&doing, &error)
+    })
+}
+
+fn mounted(name: &str, handle: &str) -> Refusal {
+    Refusal::precondition(format!(
+        "kubelet of Node {name} has volume {handle} mounted, and no VolumeAttachment stands for it: end the Pod there, or, if \
+         nothing runs on the Node any more, set the taint {OUT_OF_SERVICE}"
+    ))
 }
 
 fn has_mounted(node: &Node, handle: &str) -> bool {

@@ -19,8 +19,8 @@ use kube::{ResourceExt, api::ObjectMeta};
 use super::decide::{Attachment, Place, Seen, There};
 use crate::{
     attach::{
+        Binding,
         hotplug::{self, Disk},
-        is_bound,
         ownership::Recorded,
         recorded,
     },
@@ -95,14 +95,22 @@ impl GuestState {
 
     /// The names of this machine's Nodes.
     pub(super) fn nodes_of(&self, machine: &str) -> impl Iterator<Item = &str> {
-        let nodes = self.nodes.iter().filter(move |node| node_id(node) == Some(machine));
-        nodes.filter_map(|node| node.metadata.name.as_deref())
+        nodes_of(self.nodes.iter().map(AsRef::as_ref), machine)
     }
 
     /// The machines of this cluster's nodes.
     pub(super) fn machines(&self) -> BTreeSet<String> {
         self.nodes.iter().filter_map(|node| node_id(node)).map(str::to_owned).collect()
     }
+}
+
+/// The names of this machine's Nodes.
+pub(super) fn nodes_of<'a>(
+    nodes: impl IntoIterator<Item = &'a CSINode>,
+    machine: &str,
+) -> impl Iterator<Item = &'a str> {
+    let nodes = nodes.into_iter().filter(move |node| node_id(node) == Some(machine));
+    nodes.filter_map(|node| node.metadata.name.as_deref())
 }
 
 fn node_id(node: &CSINode) -> Option<&str> {
@@ -211,8 +219,8 @@ impl HostState {
         self.machines.get(name).map_or((None, None), |(vm, vmi)| (vm.as_deref(), vmi.as_deref()))
     }
 
-    pub(super) fn is_bound(&self, claim: &str) -> Option<bool> {
-        self.claims.get(claim).map(|claim| is_bound(claim))
+    pub(super) fn binding(&self, claim: &str) -> Binding {
+        Binding::of(self.claims.get(claim).map(AsRef::as_ref))
     }
 
     /// The machines of the guest cluster of which these are nodes. A node whose driver just restarts has no ID in its

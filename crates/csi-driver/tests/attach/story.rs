@@ -399,6 +399,22 @@ async fn an_annotation_that_nobody_changes_for_a_minute_holds_up_nobody() {
     assert!(fenced.contains_key(harvester_api::annotations::CSI_FENCE));
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_annotation_that_is_no_text_of_the_driver_is_said_to_end_by_itself_and_does() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    bed.go_driver_adds("a").await;
+    let patch = json!({"metadata": {"annotations": {harvester_api::annotations::CSI_ATTACH: "x"}}});
+    bed.claims().patch(VOLUME, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    let (name, waits_for) = (HostName::from_handle(VOLUME).unwrap(), Mutex::default());
+    let call = driver.attacher.detach(&name, "a", &waits_for, Duration::from_secs(30));
+    let refusal = call.await.unwrap_err();
+    let said = "it counts for nothing when nobody has written the claim for 60 s";
+    assert!(refusal.message.contains(said), "{refusal}");
+    driver.unpublish("a").await.unwrap();
+    assert!(bed.with_volume().await.is_empty());
+}
+
 // docs/contract/csi-driver.md#exits
 #[tokio::test(start_paused = true)]
 async fn a_call_under_way_at_sigterm_is_answered_as_soon_as_the_host_has_done_its_work() {

@@ -167,6 +167,18 @@ impl Bench {
         Self { service: Self::on(host, csi_driver::attach::Options::new("pod-a")), ..self }
     }
 
+    /// The same, of a guest cluster whose objects are on the same server.
+    pub(crate) fn with_guest(self) -> Self {
+        let guest = csi_driver::guest::Guest::new(self.admin.clone());
+        let users = csi_driver::run::users(guest.clone());
+        let options = csi_driver::attach::Options {
+            users,
+            guest: Some(guest),
+            ..csi_driver::attach::Options::new("pod-a")
+        };
+        Self { service: Self::on(Self::host(&self.server), options), ..self }
+    }
+
     /// From now on these nodes use each volume, or nobody knows.
     pub(crate) fn used_by(&mut self, nodes: Result<Vec<String>, String>) {
         self.service = Self::on(Self::host(&self.server), Self::options(nodes));

@@ -318,6 +318,9 @@ async fn a_hundred_volumes_that_are_deleted_at_once_need_a_few_lists_of_the_name
     for name in &names {
         bench.create_volume(volume(name, GIB)).await.unwrap();
     }
+    // from its first deletion on the process watches the machines
+    bench.create_volume(volume("first", GIB)).await.unwrap();
+    bench.delete_volume("first").await.unwrap();
     for resource in ["persistentvolumeclaims", "volumesnapshots"] {
         bench.fault("list", resource, None, Answer::Delay(Duration::from_secs(1)));
     }

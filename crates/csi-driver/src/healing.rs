@@ -439,7 +439,7 @@ async fn fresh(
     let list = list.map_err(|error| {
         Refusal::unavailable(format!(
             "list the VolumeAttachments of the guest cluster: {}",
-            error_message(&error)
+            host::rights::explained(error_message(&error))
         ))
     })?;
     let versions = list.iter();

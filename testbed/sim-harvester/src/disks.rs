@@ -6,7 +6,8 @@
 //!            ▲ plugged into the VM while the volume is Ready there
 //! Machines:  loop devices of this computer (loop_devices), or virtual machines that a test runs
 //! ```
-//! A claim with a source begins with what is in the file of its snapshot or claim when a VM has it first.
+//! A claim with a source begins with what is in the file of its snapshot or claim when a VM has it first. A backup's contents
+//! are those of the snapshot of its name, and the snapshot of a restore has a file of its own with them.
 
 mod loop_devices;
 
@@ -20,7 +21,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 use tokio::sync::Notify;
 
@@ -29,7 +30,7 @@ use program::TaskGroup;
 
 use crate::{
     quota::thousandths,
-    storage::snapshot::VolumeSnapshot,
+    storage::snapshot::{OF_BACKUP, VolumeSnapshot},
     vm::{Instance, controller::VmController},
     volumes::{claim, name, volumes},
 };
@@ -160,12 +161,23 @@ impl Disks {
         self.folder.join("snapshots").join(format!("{}.{}", snapshot.namespace, snapshot.name))
     }
 
-    /// Keeps the contents of claims of which there is a snapshot, by snapshot, and forgets those of the others.
-    fn keep(&self, snapshots: &BTreeMap<ObjectKey, ObjectKey>) -> io::Result<()> {
-        for (snapshot, claim) in snapshots {
+    /// The file of what a claim or a snapshot is made of.
+    fn contents(&self, source: &Source) -> PathBuf {
+        match source {
+            Source::Snapshot(of) => self.snapshot(of),
+            Source::Claim(of) => self.file(of),
+        }
+    }
+
+    /// Keeps the contents of what there is a snapshot of, by snapshot, and forgets those of the others.
+    fn keep(&self, snapshots: &BTreeMap<ObjectKey, Source>) -> io::Result<()> {
+        let mut in_order: Vec<_> = snapshots.iter().collect();
+        // a restore has what its backup has by then
+        in_order.sort_by_key(|(_, source)| matches!(source, Source::Snapshot(_)));
+        for (snapshot, source) in in_order {
             let file = self.snapshot(snapshot);
             if !file.exists() {
-                copy(&self.file(claim), &file)?;
+                copy(&self.contents(source), &file)?;
             }
         }
         let known: BTreeSet<_> = snapshots.keys().map(|snapshot| self.snapshot(snapshot)).collect();
@@ -184,7 +196,7 @@ impl Disks {
         &mut self,
         wanted: &BTreeSet<Disk>,
         claims: &BTreeMap<ObjectKey, Claim>,
-        snapshots: &BTreeMap<ObjectKey, ObjectKey>,
+        snapshots: &BTreeMap<ObjectKey, Source>,
     ) -> io::Result<()> {
         let mut failed = None;
         let mut note = |done: io::Result<()>| failed = done.err().or(failed.take());
@@ -212,10 +224,8 @@ impl Disks {
 
     fn attach(&mut self, disk: &Disk, size: u64, source: Option<&Source>) -> io::Result<()> {
         let path = self.file(&disk.of_claim());
-        match source.filter(|_| !path.exists()) {
-            Some(Source::Snapshot(of)) => copy(&self.snapshot(of), &path)?,
-            Some(Source::Claim(of)) => copy(&self.file(of), &path)?,
-            None => {}
+        if let Some(source) = source.filter(|_| !path.exists()) {
+            copy(&self.contents(source), &path)?;
         }
         let file = fs::File::options().create(true).append(true).open(&path)?;
         if file.metadata()?.len() < size {
@@ -300,13 +310,15 @@ fn known_claims(claims: &Cache<PersistentVolumeClaim>) -> BTreeMap<ObjectKey, Cl
     claims.iter().map(|claim| (ObjectKey::of(&**claim), known(claim))).collect()
 }
 
-/// The claim of each snapshot.
-fn sources(snapshots: &Cache<VolumeSnapshot>) -> BTreeMap<ObjectKey, ObjectKey> {
+/// What each snapshot is made of: a claim, or the snapshot of a backup.
+fn sources(snapshots: &Cache<VolumeSnapshot>) -> BTreeMap<ObjectKey, Source> {
     let of = |snapshot: &VolumeSnapshot| {
         let key = ObjectKey::of(snapshot);
-        let claim = snapshot.spec.source.persistent_volume_claim_name.as_ref()?;
-        let claim = ObjectKey::new(&key.namespace, claim);
-        Some((key, claim))
+        let source = match &snapshot.spec.source.persistent_volume_claim_name {
+            Some(claim) => Source::Claim(ObjectKey::new(&key.namespace, claim)),
+            None => Source::Snapshot(ObjectKey::parse(snapshot.annotations().get(OF_BACKUP)?)?),
+        };
+        Some((key, source))
     };
     snapshots.list().iter().filter_map(|snapshot| of(snapshot)).collect()
 }

@@ -18,8 +18,8 @@
 //! What a test adds for volumes: the objects of a release ([`host_objects::apply`]), what KubeVirt and Harvester refuse
 //! ([`admission::router`], as webhooks of either server), KubeVirt's `addvolume` and `removevolume`
 //! ([`subresources::router`]), block devices ([`SimHarvester::serve_disks`]). Not simulated: the pods `hp-volume-…` by which
-//! KubeVirt plugs disks, PersistentVolumes, VolumeAttachments, VolumeSnapshotContents, and what becomes of a backup or
-//! a restore. A NetworkFilesystem gets its endpoint, and nobody serves there.
+//! KubeVirt plugs disks, PersistentVolumes, VolumeAttachments, VolumeSnapshotContents. A NetworkFilesystem gets its endpoint,
+//! and nobody serves there.
 
 pub mod admission;
 mod catalogue;

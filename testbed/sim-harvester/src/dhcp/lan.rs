@@ -160,7 +160,7 @@ pub(crate) fn lease(
 ) -> Leasing {
     let (stop, lan) = (CancellationToken::new(), lan.clone());
     let mut client = Client::new(Config { requested, ..Config::new(mac, seed) });
-    let stopped = stop.clone();
+    let (stopped, ended) = (stop.clone(), tasks.stop.clone());
     tasks.spawn_until_stop(async move {
         let mut port = match lan.port().await {
             Ok(port) => port,
@@ -183,6 +183,8 @@ pub(crate) fn lease(
             }
             commands = tokio::select! {
                 biased;
+                // a task is polled once more when its group has ended: the address stays the client's
+                () = ended.cancelled() => return,
                 () = stopped.cancelled() => client.on(Event::Stop, now()),
                 packet = port.receive() => client.on(Event::Packet(&packet), now()),
                 () = async { match alarm { Some(at) => sleep_until(at.into()).await, None => pending().await } } => {

@@ -4,7 +4,8 @@
 //! VolumeRemoteBackup ──► VolumeSnapshot of its name, whose controller it is ──readyToUse──► success, sourceSpec
 //! VolumeRemoteRestore ─► VolumeSnapshot and claim of its name ──readyToUse──► claim bound ──► success
 //! ```
-//! Nothing is copied. Annotation [`FAILS`] is why one does not succeed.
+//! Contents are copied with snapshots, where there are disks ([`crate::disks`]). Annotation [`FAILS`] is why one does not
+//! succeed.
 
 use std::{fmt, sync::Arc};
 
@@ -19,7 +20,10 @@ use serde_json::{Map, Value, json};
 use controller_kit::{Action, Cache, ObjectKey, Queue, Watched};
 use program::{Clock, TaskGroup};
 
-use super::{is_bound, snapshot::VolumeSnapshot};
+use super::{
+    is_bound,
+    snapshot::{OF_BACKUP, VolumeSnapshot},
+};
 use crate::{
     admission::LONGHORN,
     host_objects::BACKUP_CLASS,
@@ -189,7 +193,7 @@ fn of_restore(
         (None, _) => {
             let mut snapshot = snapshot_of(restore, &json!({"volumeSnapshotContentName": name}));
             let mark = format!("{}/{name}", restore.namespace().unwrap_or_default());
-            snapshot["metadata"]["annotations"] = json!({RESTORED_BY: mark});
+            snapshot["metadata"]["annotations"] = json!({RESTORED_BY: mark, OF_BACKUP: from});
             Step::Snapshot(snapshot)
         }
         (Some(_), None) => {

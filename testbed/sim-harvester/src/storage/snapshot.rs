@@ -4,7 +4,8 @@
 //! VolumeSnapshot, source bound ──2 s──► readyToUse, restoreSize, creationTime
 //! claim with a dataSource ──source ready, and as large──► bound
 //! ```
-//! A snapshot whose status somebody wrote keeps it: so a test has one that is never ready. Contents are not copied.
+//! A snapshot whose status somebody wrote keeps it: so a test has one that is never ready. Contents are copied where there
+//! are disks ([`crate::disks`]).
 
 use std::{
     collections::HashMap,
@@ -29,6 +30,10 @@ use crate::{
     quota::thousandths,
     refused::{Error, unless_gone},
 };
+
+/// Ours, on the snapshot of a restore: the backup that has its contents, `<namespace>/<name>`. On a Harvester a
+/// VolumeSnapshotContent leads there.
+pub(crate) const OF_BACKUP: &str = "sim.harvesterhci.io/of-backup";
 
 /// The time from a snapshot's creation until it can be used.
 pub const READY_AFTER: Duration = Duration::from_secs(2);

@@ -192,8 +192,8 @@ impl VmController {
         let (add, migrations) = (queue.clone(), self.migrations.clone());
         self.migrations.on_change(move |change| {
             add.add(Item::Migration(change.key.clone()));
-            if change.new.is_none() {
-                // another VM that waited for it may go on
+            if change.new.as_deref().is_none_or(migration::ended) {
+                // another one that waited for it may go on
                 for migration in migrations.list() {
                     add.add(Item::Migration(ObjectKey::of(&*migration)));
                 }

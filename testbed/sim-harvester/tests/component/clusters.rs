@@ -18,8 +18,9 @@ use harvester_api::VirtualMachineInstance;
 use program::TaskGroup;
 use sim_apiserver::faults::{Answer, Rule};
 use sim_harvester::{
-    Backend, Refused, Release, SimHarvester,
+    Backend, Cluster, Refused, Release, SimHarvester,
     guest::{UNINITIALIZED, pod_is_ready},
+    settings::MIGRATION,
     vm::VirtualMachineInstanceMigration,
 };
 
@@ -314,6 +315,30 @@ async fn a_vm_migrates_and_its_topology_follows() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_migration_goes_on_when_the_one_before_it_is_over() {
+    let (clusters, tasks) = (Clusters::new().await, TaskGroup::new());
+    clusters.start(Release::From12, &tasks);
+    settle().await;
+    let migrations: Api<VirtualMachineInstanceMigration> = Api::namespaced(clusters.harvester(), "shop");
+    for (name, how) in [("first", "stuck"), ("second", "ok")] {
+        let migration = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceMigration",
+            "metadata": {"name": name, "annotations": {MIGRATION: how}}, "spec": {"vmiName": "guest-1"}});
+        create(migrations.clone(), migration).await;
+        settle().await;
+    }
+    let phases = async || {
+        let all = migrations.list(&ListParams::default()).await.unwrap().items;
+        Vec::from_iter(all.into_iter().map(|migration| migration.status.unwrap().phase))
+    };
+    assert_eq!(phases().await, ["Running", "Pending"]);
+    let goes_on = json!({"metadata": {"annotations": {MIGRATION: "ok"}}});
+    migrations.patch("first", &PatchParams::default(), &Patch::Merge(goes_on)).await.unwrap();
+    settle().await;
+    assert_eq!(phases().await, ["Succeeded", "Succeeded"]);
+    tasks.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_vm_that_is_halted_leaves_its_node_unready_and_comes_back_with_its_address() {
     let (clusters, tasks) = (Clusters::new().await, TaskGroup::new());
     clusters.start(Release::From12, &tasks);
@@ -385,6 +410,32 @@ async fn a_lease_is_kept_over_renewals_and_over_a_restart() {
     assert_eq!(service.annotations()["kube-vip.io/hwaddr"], mac);
     assert_eq!(ingress(&api.get("api").await.unwrap()), ["127.79.0.110"], "a requested address is asked for");
     assert!(sim.carry("127.79.0.100".parse().unwrap(), 80).is_ok());
+    tasks.end().await;
+}
+
+/// Nobody else gets its address before the lease ends.
+#[tokio::test(start_paused = true)]
+async fn a_kube_vip_that_starts_again_gives_no_lease_back() {
+    let (clusters, tasks) = (Clusters::new().await, TaskGroup::new());
+    let sim = clusters.start(Release::From12, &tasks);
+    let leased = json!({"kube-vip.io/loadbalancerIPs": "0.0.0.0"});
+    clusters.guest_service("web", leased.clone()).await;
+    settle().await;
+    assert_eq!(ingress(&clusters.service("web").await), ["127.79.0.100"]);
+    let api: Api<Service> = Api::namespaced(clusters.guest(), "default");
+    let ignored = json!({"metadata": {"annotations": {"kube-vip.io/ignore": "true"}}});
+    api.patch("web", &PatchParams::default(), &Patch::Merge(&ignored)).await.unwrap();
+    settle().await;
+    sim.restart_vip(Cluster::Guest);
+    settle().await;
+    assert_eq!(sim.announced().len(), 0);
+    clusters.guest_service("api", leased.clone()).await;
+    settle().await;
+    assert_eq!(ingress(&clusters.service("api").await), ["127.79.0.101"]);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    clusters.guest_service("docs", leased).await;
+    settle().await;
+    assert_eq!(ingress(&clusters.service("docs").await), ["127.79.0.100"]);
     tasks.end().await;
 }
 

@@ -31,7 +31,14 @@ metadata: {name: nowhere, namespace: default, annotations: {sim.harvesterhci.io/
 spec: {type: lh, source: data}
 ";
 
-fn restore(name: &str, from: &str) -> String {
+pub(crate) fn backup(name: &str, of: &str) -> String {
+    format!(
+        "{{apiVersion: harvesterhci.io/v1beta1, kind: VolumeRemoteBackup, \
+         metadata: {{name: {name}, namespace: default}}, spec: {{type: lh, source: {of}}}}}"
+    )
+}
+
+pub(crate) fn restore(name: &str, from: &str) -> String {
     format!(
         "{{apiVersion: harvesterhci.io/v1beta1, kind: VolumeRemoteRestore, \
          metadata: {{name: {name}, namespace: default}}, spec: {{type: lh, from: default/{from}}}}}"
@@ -39,7 +46,7 @@ fn restore(name: &str, from: &str) -> String {
 }
 
 /// The status of a backup or a restore when its one condition says this.
-async fn when(harvester: &Client, kind: &str, name: &str, says: &str) -> Value {
+pub(crate) async fn when(harvester: &Client, kind: &str, name: &str, says: &str) -> Value {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("harvesterhci.io", "v1beta1", kind));
     let api = Api::<DynamicObject>::namespaced_with(harvester.clone(), "default", &resource);
     let mut last = Value::Null;

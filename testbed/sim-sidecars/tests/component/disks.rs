@@ -34,7 +34,7 @@ use tokio::sync::watch;
 use tonic::service::Routes;
 
 use crate::{
-    lab::{Lab, NODES, OF_SNAPSHOT, claim, pod, root},
+    lab::{BACKUP, Lab, NODES, OF_BACKUP, OF_SNAPSHOT, SNAPSHOT, claim, pod, root},
     order::apply_snapshot,
 };
 
@@ -111,7 +111,8 @@ async fn story() {
     cluster.guest.apply(&pod("writer", "data", NODES[0])).await;
     let at = place(&lab.mounted("writer").await, &volume);
     pod_process::write(&From::Here, &at, "file", &first).unwrap();
-    apply_snapshot(&lab).await;
+    apply_snapshot(&lab, SNAPSHOT).await;
+    apply_snapshot(&lab, BACKUP).await;
     pod_process::write(&From::Here, &at, "file", b"later").unwrap();
 
     // elsewhere, and larger while it is used
@@ -153,6 +154,19 @@ async fn story() {
         lab.delete::<PersistentVolumeClaim>(name).await;
     }
     lab.none::<PersistentVolume>().await;
+
+    // the backup is all that is left
+    cluster.guest.apply(&claim("again", "320Mi", OF_BACKUP)).await;
+    let again = lab.bound("again").await;
+    cluster.guest.apply(&pod("last", "again", NODES[1])).await;
+    let at = place(&lab.mounted("last").await, &again);
+    assert_eq!(read(at), first);
+    lab.delete::<Pod>("last").await;
+    lab.none::<VolumeAttachment>().await;
+    lab.delete::<PersistentVolumeClaim>("again").await;
+    lab.none::<PersistentVolume>().await;
+    lab.delete::<VolumeSnapshot>("kept").await;
+    lab.none::<VolumeSnapshot>().await;
     kubelets[1].end().await;
     tasks.end().await;
 }

@@ -94,7 +94,7 @@ impl Lab {
         let file_system = machine::growing_file_system().unwrap_or("ext4");
         let parameters = format!("parameters: {{csi.storage.k8s.io/fstype: {file_system}}}\n");
         cluster.guest.apply(&format!("{CLASSES}{parameters}")).await;
-        apply_snapshot_class(&guest).await;
+        apply_snapshot_classes(&guest).await;
         cluster.harvester.apply("{apiVersion: v1, kind: Node, metadata: {name: host-1}}").await;
         let lease = |last| Ipv4Addr::new(127, 81, 0, last);
         let options = Harvester {
@@ -201,19 +201,19 @@ impl Lab {
     }
 }
 
-async fn apply_snapshot_class(guest: &Client) {
+async fn apply_snapshot_classes(guest: &Client) {
     use kube::api::{ApiResource, DynamicObject, GroupVersionKind, PostParams};
     let kind = GroupVersionKind::gvk("snapshot.storage.k8s.io", "v1", "VolumeSnapshotClass");
     let kind = ApiResource::from_gvk_with_plural(&kind, "volumesnapshotclasses");
-    let class = serde_json::json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
-        "metadata": {"name": "harvester-snapshot",
-            "annotations": {"snapshot.storage.kubernetes.io/is-default-class": "true"}},
-        "driver": "driver.harvesterhci.io", "deletionPolicy": "Delete"});
-    let class: DynamicObject = serde_json::from_value(class).unwrap();
-    Api::<DynamicObject>::all_with(guest.clone(), &kind)
-        .create(&PostParams::default(), &class)
-        .await
-        .unwrap();
+    let api = Api::<DynamicObject>::all_with(guest.clone(), &kind);
+    for (of, is_default) in [("snapshot", "true"), ("backup", "false")] {
+        let class = serde_json::json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
+            "metadata": {"name": format!("harvester-{of}"),
+                "annotations": {"snapshot.storage.kubernetes.io/is-default-class": is_default}},
+            "driver": "driver.harvesterhci.io", "deletionPolicy": "Delete", "parameters": {"type": of}});
+        let class: DynamicObject = serde_json::from_value(class).unwrap();
+        api.create(&PostParams::default(), &class).await.unwrap();
+    }
 }
 
 /// Looks until there is something.
@@ -264,9 +264,21 @@ metadata: {name: before, namespace: default}
 spec: {source: {persistentVolumeClaimName: data}}
 ";
 
+/// One that goes to the host's backup target.
+pub(crate) const BACKUP: &str = "
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshot
+metadata: {name: kept, namespace: default}
+spec: {volumeSnapshotClassName: harvester-backup, source: {persistentVolumeClaimName: data}}
+";
+
 /// As `dataSource` of a claim.
 pub(crate) const OF_SNAPSHOT: &str =
     "  dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: before}\n";
+
+/// As `dataSource` of a claim.
+pub(crate) const OF_BACKUP: &str =
+    "  dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: kept}\n";
 
 pub(crate) fn root(folder: &Path, node: &str) -> std::path::PathBuf {
     folder.join("kubelet").join(node)

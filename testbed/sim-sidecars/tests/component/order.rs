@@ -101,7 +101,7 @@ test_cluster::component_tests! {
         let size = volumes.get(&volume).await.unwrap().spec.unwrap().capacity.unwrap()["storage"].0.clone();
         assert_eq!(size, "2Gi");
 
-        apply_snapshot(&lab).await;
+        apply_snapshot(&lab, SNAPSHOT).await;
         cluster.guest.apply(&claim("restored", "2Gi", OF_SNAPSHOT)).await;
         lab.bound("restored").await;
         assert_eq!(lab.calls.take(), ["CreateSnapshot", "CreateVolume"]);
@@ -161,7 +161,7 @@ test_cluster::component_tests! {
         lab.bound("data").await;
         lab.calls.take();
         // the host takes two seconds, and the first call is given up after one
-        drop(create_snapshot(&lab).await);
+        drop(create_snapshot(&lab, SNAPSHOT).await);
         cluster.advance(Duration::from_millis(1500)).await;
         lab.delete::<VolumeSnapshot>("before").await;
         lab.none::<VolumeSnapshot>().await;
@@ -171,19 +171,23 @@ test_cluster::component_tests! {
     }
 }
 
-async fn create_snapshot(lab: &Lab) -> Api<VolumeSnapshot> {
+async fn create_snapshot(lab: &Lab, yaml: &str) -> Api<VolumeSnapshot> {
     let snapshots = Api::<VolumeSnapshot>::namespaced(lab.guest.clone(), "default");
     let snapshot: VolumeSnapshot =
-        serde_json::from_value(test_cluster::manifests::documents(SNAPSHOT).unwrap().remove(0)).unwrap();
+        serde_json::from_value(test_cluster::manifests::documents(yaml).unwrap().remove(0)).unwrap();
     snapshots.create(&Default::default(), &snapshot).await.unwrap();
     snapshots
 }
 
-pub(crate) async fn apply_snapshot(lab: &Lab) {
-    let snapshots = create_snapshot(lab).await;
-    until("the snapshot to be ready", || async {
-        let status = snapshots.get("before").await.unwrap().status?;
-        (status.fields.get("readyToUse")? == true).then_some(())
+/// Makes a snapshot and waits until all that there are can be used.
+pub(crate) async fn apply_snapshot(lab: &Lab, yaml: &str) {
+    let snapshots = create_snapshot(lab, yaml).await;
+    let is_ready = |one: &VolumeSnapshot| {
+        one.status.as_ref().is_some_and(|status| status.fields.get("readyToUse") == Some(&true.into()))
+    };
+    until("the snapshots to be ready", || async {
+        let all = snapshots.list(&Default::default()).await.unwrap().items;
+        all.iter().all(is_ready).then_some(())
     })
     .await;
 }

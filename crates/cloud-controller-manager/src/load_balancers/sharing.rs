@@ -95,11 +95,7 @@ impl HarvesterLoadBalancers {
             return Sharing::Refused { fault: Some(fault.clone()), revoked: uses(service, &key) };
         }
         let path = Datapath::of_object(&object.spec);
-        let address = match path {
-            Datapath::Guest => guest_address(primary, object),
-            Datapath::Host => status_address(object).map(str::to_owned),
-        };
-        let address = address.filter(|_| !self.is_withheld(primary, object));
+        let address = address_to_share(primary, object).filter(|_| !self.is_withheld(primary, object));
         // on the host datapath the label comes before the address, for a Service that has nothing to lose by it
         let has_it = || uses(service, &key) && !self.is_leaving(service) && !self.shows_own(service);
         let loses = !ingress(service).is_empty() && !has_it();
@@ -214,9 +210,7 @@ impl HarvesterLoadBalancers {
     /// The addresses of the Service's own object, while that stays and nothing takes its address back.
     fn own_addresses(&self, service: &Service) -> Vec<String> {
         let own = self.load_balancer(&self.key(service));
-        let own =
-            own.object().filter(|own| own.metadata.deletion_timestamp.is_none() && !is_taken_back(Some(own)));
-        own.into_iter().flat_map(|own| addresses_in(own)).map(str::to_owned).collect()
+        staying(&own).into_iter().flat_map(|own| addresses_in(own)).map(str::to_owned).collect()
     }
 
     /// Whether the status of the Service shows an address that its own object has.
@@ -375,8 +369,7 @@ impl HarvesterLoadBalancers {
                 || (is_wanted || !ring.contains(user))
                     && has_address_of(&service, is_admitted, primary, found.object())
         });
-        let former = found.object().map(|object| self.former_users(primary, object)).unwrap_or_default();
-        all.extend(former.into_iter().filter(|user| !users.contains(user)));
+        all.extend(found.object().into_iter().flat_map(|object| self.former_users(primary, object, &users)));
         let object = found.object().filter(|object| Datapath::of_object(&object.spec) == Datapath::Host);
         let carried = match object.filter(|_| !all.is_empty()) {
             None => Vec::new(),
@@ -404,8 +397,13 @@ impl HarvesterLoadBalancers {
 
     /// The Services that used the address of this one and show it still. Their label goes with the write that gives them
     /// another address, which comes into the status later: so long the former one may be announced. No author of a
-    /// Service writes its status.
-    fn former_users(&self, primary: &Service, object: &LoadBalancer) -> BTreeSet<ObjectKey> {
+    /// Service writes its status. `users`: those that use it now.
+    fn former_users(
+        &self,
+        primary: &Service,
+        object: &LoadBalancer,
+        users: &BTreeSet<ObjectKey>,
+    ) -> BTreeSet<ObjectKey> {
         let own: Vec<_> = allocated(object).into_iter().chain(status_address(object)).collect();
         let is_own = |ip: &&str| own.iter().any(|own| same(own, ip));
         // of Services that go and show each other's addresses, or have the label of one and the status of another, none
@@ -416,20 +414,31 @@ impl HarvesterLoadBalancers {
         let mut former = self.shared.showing(&own);
         former.remove(&ObjectKey::of(primary));
         former.retain(|user| {
-            let service = self.services.get(user);
+            let service = self.services.get(user).filter(|_| !users.contains(user));
             service.is_some_and(|service| {
-                (may_wait || self.is_wanted(&service)) && !self.has_itself(&service, &own)
+                (may_wait || self.is_wanted(&service)) && !self.has_by_another(&service, &own)
             })
         });
         former
     }
 
-    /// Whether the Service shows none of these addresses but by an object of its own: a lease that ended may be given to
-    /// who used it.
-    fn has_itself(&self, service: &Service, addresses: &[&str]) -> bool {
-        let (own, shown) = (self.own_addresses(service), ingress(service));
+    /// Whether the Service shows none of these addresses but by an object of its own or by that of the primary that its
+    /// label names: a lease that ended may be given to who used it, or to anybody whose address it uses now.
+    fn has_by_another(&self, service: &Service, addresses: &[&str]) -> bool {
+        let (own, shared, shown) =
+            (self.own_addresses(service), self.labelled_addresses(service), ingress(service));
         let mut of_these = shown.iter().filter(|shown| addresses.iter().any(|address| same(address, shown)));
-        of_these.all(|shown| own.iter().any(|ip| same(ip, shown)))
+        of_these.all(|shown| own.iter().chain(&shared).any(|ip| same(ip, shown)))
+    }
+
+    /// The addresses of the primary that the label names, while its object stays and nothing takes them back. They are by
+    /// its status where they are leased: the object of a primary says a former lease until somebody looks at it.
+    fn labelled_addresses(&self, service: &Service) -> Vec<String> {
+        let primary = label(service).and_then(|value| self.services.get(&self.shared.labelled(value)?));
+        let Some(primary) = primary else { return Vec::new() };
+        let found = self.load_balancer(&self.key(&primary));
+        let address = staying(&found).and_then(|object| address_to_share(&primary, object));
+        address.iter().flat_map(|address| listed(address)).map(str::to_owned).collect()
     }
 
     /// Whether the Service asks for the address of this primary, which may give it.
@@ -524,9 +533,22 @@ fn addresses_in(object: &LoadBalancer) -> impl Iterator<Item = &str> {
     allocated(object).into_iter().chain(status_address(object))
 }
 
+/// The object, while it stays and nothing takes its address back.
+fn staying(found: &Found) -> Option<&RawObject<LoadBalancer>> {
+    found.object().filter(|it| it.metadata.deletion_timestamp.is_none() && !is_taken_back(Some(it)))
+}
+
 /// Whether all these addresses are still the primary's.
 fn is_within(then: &str, now: &str) -> bool {
     listed(then).all(|then| listed(now).any(|now| same(then, now)))
+}
+
+/// The address by which those that share it are reached, once it is known.
+fn address_to_share(primary: &Service, object: &LoadBalancer) -> Option<String> {
+    match Datapath::of_object(&object.spec) {
+        Datapath::Guest => guest_address(primary, object),
+        Datapath::Host => status_address(object).map(str::to_owned),
+    }
 }
 
 /// The address for kube-vip in the guest, once it is known. Of a lease only kube-vip knows the address: it writes it to

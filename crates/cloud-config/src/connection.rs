@@ -18,7 +18,6 @@ use kube::{Client, Config, client::Body};
 use secrecy::ExposeSecret as _;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
-use tower::BoxError;
 
 use crate::{
     Answered, CloudConfig, Observer, Places, RequestLimit, connector,
@@ -353,7 +352,7 @@ pub(crate) fn front(current: Arc<RwLock<Arc<Current>>>, options: &Options, names
             }
             match answer {
                 Ok(answer) => Ok(answer?.map(|body| silence::broken_by(silence, body))),
-                Err(_) => Err(BoxError::from(format!("no answer within {} s", silence.as_secs()))),
+                Err(_) => Err(silence::timed_out(format!("no answer within {} s", silence.as_secs()))),
             }
         }
     });

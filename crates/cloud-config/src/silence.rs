@@ -7,7 +7,7 @@
 //! Between two signs, not in all: a long list over a slow line takes its time, and a connection that died without a word
 //! is noticed all the same. A watch may be silent as long as it was asked to last: then the server ends it.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use futures::stream::{self, Stream};
 use http_body_util::{BodyExt as _, StreamBody};
@@ -36,6 +36,11 @@ pub(crate) fn longest(query: &str) -> Duration {
     }
 }
 
+/// An error by which callers know a server that does not answer.
+pub(crate) fn timed_out(what: String) -> BoxError {
+    io::Error::new(io::ErrorKind::TimedOut, what).into()
+}
+
 /// The body, which fails where it says nothing for so long.
 pub(crate) fn broken_by(
     silence: Duration,
@@ -46,7 +51,8 @@ pub(crate) fn broken_by(
         let frame = match tokio::time::timeout(silence, body.frame()).await {
             Ok(frame) => frame?.map_err(BoxError::from),
             Err(_) => {
-                Err(format!("the answer stopped halfway, nothing came for {} s", silence.as_secs()).into())
+                let what = format!("the answer stopped halfway, nothing came for {} s", silence.as_secs());
+                Err(timed_out(what))
             }
         };
         let rest = frame.is_ok().then_some(body);

@@ -77,7 +77,7 @@ pub use publish::TRIES;
 pub use session::{BLOCKED_FOR, LOOK_AGAIN, SILENT_FOR};
 pub(crate) use {
     session::recorded,
-    why::{Binding, Pod, Waiting, why_not},
+    why::{ClaimPhase, Pod, Waiting, why_not},
 };
 
 /// CSI allows names of nodes so long.

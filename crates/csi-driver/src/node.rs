@@ -152,7 +152,7 @@ impl NodeService {
         }
         let segments = guest.topology(node).await;
         match segments
-            .map_err(|error| Refusal::of_host(&format!("read Node {node} for --topology"), &error))?
+            .map_err(|error| Refusal::of_guest(&format!("read Node {node} for --topology"), &error))?
         {
             Some(segments) => {
                 if segments.is_empty() {

@@ -70,9 +70,18 @@ impl Refusal {
         Self::new(Code::Unavailable, message)
     }
 
-    /// What the host's answer to a request means for the call. `doing` says what the request was for, as in
+    /// What the host's answer to a request means for the call, or that there is none. `doing` says what the request was for, as in
     /// "create PersistentVolumeClaim shop/pvc-1 on the host".
     pub fn of_host(doing: &str, error: &kube::Error) -> Self {
+        let refusal = Self::of_guest(doing, error);
+        match unanswered(error) {
+            Some(next) => Self::new(refusal.code, format!("{}; {next}", refusal.message)),
+            None => refusal,
+        }
+    }
+
+    /// What the answer of the guest cluster's API server means for the call.
+    pub fn of_guest(doing: &str, error: &kube::Error) -> Self {
         let code = match error {
             kube::Error::Api(status) => match status.code {
                 401 => Code::Unauthenticated,
@@ -88,20 +97,21 @@ impl Refusal {
             },
             _ => Code::Unavailable,
         };
-        let said = rights::explained(error_message(error));
-        // a few requests of the guest cluster are told by this too
-        if doing.contains("on the host") && is_unanswered(error) {
-            let next = "Harvester does not answer: if that lasts, look at server of the driver's kubeconfig";
-            return Self::new(code, format!("{doing}: {said}; {next}"));
-        }
-        Self::new(code, format!("{doing}: {said}"))
+        Self::new(code, format!("{doing}: {}", rights::explained(error_message(error))))
     }
 }
 
-/// Whether no connection came to be, or it broke off before the answer.
-fn is_unanswered(error: &kube::Error) -> bool {
-    let error: &(dyn std::error::Error + 'static) = error;
-    std::iter::successors(Some(error), |error| error.source()).any(|error| error.is::<std::io::Error>())
+/// Whom to look at where no connection came to be, or it broke off before the answer.
+fn unanswered(error: &kube::Error) -> Option<&'static str> {
+    let first: &(dyn std::error::Error + 'static) = error;
+    let mut causes = std::iter::successors(Some(first), |error| error.source());
+    causes.any(|error| error.is::<std::io::Error>()).then(|| {
+        if error_message(error).contains("certificate") {
+            "the driver's kubeconfig does not trust whoever answers there: check its certificate-authority-data and its server"
+        } else {
+            "Harvester does not answer: if that lasts, check the server of the driver's kubeconfig"
+        }
+    })
 }
 
 impl From<Refusal> for Status {
@@ -112,6 +122,8 @@ impl From<Refusal> for Status {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use rstest::rstest;
 
     use super::*;
@@ -168,19 +180,33 @@ mod tests {
     }
 
     #[rstest]
-    #[case::of_harvester("read PersistentVolumeClaim shop/pvc-1 on the host", true)]
-    #[case::of_the_guest_cluster("read Node worker-1", false)]
-    fn a_harvester_that_does_not_answer_is_said_with_whom_to_look_at(
-        #[case] doing: &str,
-        #[case] is_harvester: bool,
+    #[case::broken_off(
+        io::ErrorKind::UnexpectedEof,
+        "peer closed connection",
+        "; Harvester does not answer: if that lasts"
+    )]
+    #[case::silent(
+        io::ErrorKind::TimedOut,
+        "no answer within 30 s",
+        "; Harvester does not answer: if that lasts"
+    )]
+    #[case::somebody_else(
+        io::ErrorKind::InvalidData,
+        "invalid peer certificate: UnknownIssuer",
+        "; the driver's kubeconfig does not trust"
+    )]
+    fn a_harvester_that_does_not_answer_is_said_with_what_to_check(
+        #[case] kind: io::ErrorKind,
+        #[case] said: &str,
+        #[case] next: &str,
     ) {
-        let broken = std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "peer closed connection");
-        let refusal = Refusal::of_host(doing, &kube::Error::Service(Box::new(broken)));
+        let broken = || kube::Error::Service(Box::new(io::Error::new(kind, said)));
+        let refusal = Refusal::of_host("read PersistentVolumeClaim shop/pvc-1 on the host", &broken());
         assert_eq!(refusal.code, Code::Unavailable);
-        assert!(refusal.message.contains("peer closed connection"), "{refusal}");
-        assert_eq!(refusal.message.contains("look at server of the driver's kubeconfig"), is_harvester);
-        let unread = Refusal::of_host(doing, &kube::Error::Service("there is no kubeconfig yet".into()));
-        assert!(unread.message.ends_with("there is no kubeconfig yet"), "{unread}");
+        assert!(refusal.message.contains(said) && refusal.message.contains(next), "{refusal}");
+        assert!(Refusal::of_guest("read Node worker-1", &broken()).message.ends_with(said));
+        let unread = kube::Error::Service("there is no kubeconfig yet".into());
+        assert!(Refusal::of_host("read it", &unread).message.ends_with("there is no kubeconfig yet"));
     }
 
     #[rstest]

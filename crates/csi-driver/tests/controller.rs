@@ -9,7 +9,7 @@ mod controller {
     mod backups;
     mod bench;
     mod component;
-    mod left;
+    mod left_behind;
     mod needed;
     mod owners;
     mod patience;

@@ -25,7 +25,7 @@ use super::{
     ownership::{Operation, Ownership, Recorded, There},
     plug,
     watches::{self, Changes},
-    why::{Binding, Pod, Waiting, why_not},
+    why::{ClaimPhase, Pod, Waiting, why_not},
     worker::Worker,
 };
 use crate::{host, refusal::Refusal, volume::name::HostName};
@@ -435,8 +435,8 @@ impl<'a> Session<'a> {
     ) {
         let claims = self.call.claims().await;
         let binding = |name: &str| match &claims {
-            Some(claims) => Binding::of(claims.get(&self.call.key(name)).as_deref()),
-            None => Binding::Unknown,
+            Some(claims) => ClaimPhase::of(claims.get(&self.call.key(name)).as_deref()),
+            None => ClaimPhase::NotWatched,
         };
         let pod = &Pod::of(vm, vmi, self.volume.as_str(), binding);
         let waiting = Waiting { volume: self.volume, doing, machine, progress, vmi, pod };

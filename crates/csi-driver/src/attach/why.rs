@@ -16,16 +16,16 @@ const NAMED: usize = 4;
 
 /// What is known of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Binding {
+pub(crate) enum ClaimPhase {
     /// The claims are not watched.
-    Unknown,
+    NotWatched,
     /// It is not there: the host makes no pod for the disks of a machine that is to have it.
     Missing,
     Unbound,
     Bound,
 }
 
-impl Binding {
+impl ClaimPhase {
     /// Of the claim as a watch that works shows it.
     pub(crate) fn of(watched: Option<&PersistentVolumeClaim>) -> Self {
         match watched {
@@ -52,16 +52,16 @@ impl Pod {
         vm: Option<&VirtualMachine>,
         vmi: Option<&VirtualMachineInstance>,
         volume: &str,
-        binding: impl Fn(&str) -> Binding,
+        binding: impl Fn(&str) -> ClaimPhase,
     ) -> Self {
         let coming = hotplug::on_their_way(vm, vmi).into_iter().filter(|(_, way)| *way == Direction::In);
         let mut pod = Self::default();
         for (name, _) in coming {
             match binding(&name) {
-                Binding::Missing => pod.missing.push(name),
-                Binding::Unbound => pod.unbound.push(name),
-                Binding::Bound | Binding::Unknown if name != volume => pod.others.push(name),
-                Binding::Bound | Binding::Unknown => {}
+                ClaimPhase::Missing => pod.missing.push(name),
+                ClaimPhase::Unbound => pod.unbound.push(name),
+                ClaimPhase::Bound | ClaimPhase::NotWatched if name != volume => pod.others.push(name),
+                ClaimPhase::Bound | ClaimPhase::NotWatched => {}
             }
         }
         pod
@@ -91,12 +91,16 @@ pub(crate) fn why_not(host: &Host, waiting: &Waiting<'_>) -> String {
     let blocked_by = match phase.as_str() {
         _ if vmi.is_some_and(hotplug::migrates) => "the live migration of the machine".to_owned(),
         _ if is_before && !with.missing.is_empty() => {
-            let (are, disks) =
-                if with.missing.len() == 1 { ("is", "its disk") } else { ("are", "their disks") };
-            format!(
-                "{}, which {are} not there: remove {disks} from the machine, or restore the claim",
-                Claims(host, &with.missing)
-            )
+            let claims = Claims(host, &with.missing);
+            if with.missing.len() == 1 {
+                format!(
+                    "the machine's disk of {claims}, which is missing: remove the disk, or restore the claim"
+                )
+            } else {
+                format!(
+                    "the machine's disks of {claims}, which are missing: remove the disks, or restore the claims"
+                )
+            }
         }
         _ if is_before && !with.unbound.is_empty() => {
             let bring =
@@ -146,7 +150,7 @@ mod tests {
     use crate::host::reach::unreached;
 
     /// What is said of pvc-2, which waits in a machine for pvc-1.
-    fn said(of_first: Binding, phase: &str) -> String {
+    fn said(of_first: ClaimPhase, phase: &str) -> String {
         let volumes = ["pvc-1", "pvc-2"].map(
             |name| json!({"name": name, "persistentVolumeClaim": {"claimName": name, "hotpluggable": true}}),
         );
@@ -159,7 +163,7 @@ mod tests {
                 {"name": "pvc-1", "phase": "Pending", "reason": "FailedPvcNotFound", "hotplugVolume": {}},
                 {"name": "pvc-2", "phase": phase, "hotplugVolume": {"attachPodName": "hp-volume-1"}}]}}))
         .unwrap();
-        let binding = |name: &str| if name == "pvc-1" { of_first } else { Binding::Bound };
+        let binding = |name: &str| if name == "pvc-1" { of_first } else { ClaimPhase::Bound };
         let pod = &Pod::of(Some(&vm), Some(&vmi), "pvc-2", binding);
         let progress = &hotplug::how_far(Some(&vmi), "pvc-2");
         let (volume, vmi) = (&HostName::from_handle("pvc-2").unwrap(), Some(&vmi));
@@ -169,29 +173,29 @@ mod tests {
 
     #[rstest]
     #[case::gone(
-        Binding::Missing,
+        ClaimPhase::Missing,
         "Bound",
-        "look at PersistentVolumeClaim default/pvc-1 on the host, which is not there: remove its disk from the machine"
+        "look at the machine's disk of PersistentVolumeClaim default/pvc-1 on the host, which is missing: remove the disk"
     )]
     #[case::not_bound(
-        Binding::Unbound,
+        ClaimPhase::Unbound,
         "Bound",
         "look at PersistentVolumeClaim default/pvc-1 on the host, not bound"
     )]
     #[case::bound(
-        Binding::Bound,
+        ClaimPhase::Bound,
         "AttachedToNode",
         "look at Pod default/hp-volume-1 on the host, which is to bring PersistentVolumeClaim default/pvc-1"
     )]
     #[case::not_known(
-        Binding::Unknown,
+        ClaimPhase::NotWatched,
         "AttachedToNode",
         "look at Pod default/hp-volume-1 on the host, which is to bring PersistentVolumeClaim default/pvc-1"
     )]
-    #[case::mounted(Binding::Missing, "MountedToPod", "look at virt-handler on host node (none)")]
+    #[case::mounted(ClaimPhase::Missing, "MountedToPod", "look at virt-handler on host node (none)")]
     #[tokio::test]
     async fn the_claim_that_keeps_a_disk_out_of_its_machine_is_named(
-        #[case] of_first: Binding,
+        #[case] of_first: ClaimPhase,
         #[case] phase: &str,
         #[case] expected: &str,
     ) {
@@ -200,15 +204,15 @@ mod tests {
     }
 
     #[rstest]
-    #[case::gone("null", Binding::Missing)]
-    #[case::new("{}", Binding::Unbound)]
-    #[case::pending(r#"{"status": {"phase": "Pending"}}"#, Binding::Unbound)]
-    #[case::bound(r#"{"status": {"phase": "Bound"}}"#, Binding::Bound)]
+    #[case::gone("null", ClaimPhase::Missing)]
+    #[case::new("{}", ClaimPhase::Unbound)]
+    #[case::pending(r#"{"status": {"phase": "Pending"}}"#, ClaimPhase::Unbound)]
+    #[case::bound(r#"{"status": {"phase": "Bound"}}"#, ClaimPhase::Bound)]
     fn a_claim_that_is_not_there_is_another_thing_than_one_that_is_not_bound(
         #[case] claim: &str,
-        #[case] expected: Binding,
+        #[case] expected: ClaimPhase,
     ) {
         let claim: Option<PersistentVolumeClaim> = serde_json::from_str(claim).unwrap();
-        assert_eq!(Binding::of(claim.as_ref()), expected);
+        assert_eq!(ClaimPhase::of(claim.as_ref()), expected);
     }
 }

@@ -1,6 +1,6 @@
 //! DeleteVolume (docs/contract/csi-driver.md#delete).
 
-mod left;
+mod left_behind;
 
 use std::sync::Mutex;
 
@@ -41,10 +41,10 @@ pub(super) async fn delete_volume(
             let with = with_volume(name, &machines, &running);
             let ownership = claim.annotations().get(CSI_ATTACH).and_then(|text| Ownership::parse(text));
             if !with.is_empty() {
-                match left::in_machine(&with, ownership.as_ref(), &machines) {
-                    Some(machine) => Box::pin(left::refuse_if_used(attacher, name, machine)).await?,
-                    None => return Err(attached(host.namespace(), name, &with)),
-                }
+                let Some(machine) = left_behind::in_machine(&with, ownership.as_ref(), &machines) else {
+                    return Err(attached(host.namespace(), name, &with));
+                };
+                Box::pin(left_behind::refuse_if_attached_or_mounted(attacher, name, machine)).await?;
             }
             if let Some(machine) = ownership.and_then(|ownership| recorded(&ownership, &machines)) {
                 // somebody is about to put it there, or has died while it left, or has removed its VolumeAttachment, or the

@@ -37,34 +37,40 @@ pub(super) async fn refuse_if_mounted(
     Ok(())
 }
 
-/// [`refuse_if_mounted`] for one who watches no CSINodes, and has all the time there is: a machine that no CSINode names, or
-/// whose Node is gone, counts as one that may have the volume mounted.
+/// [`refuse_if_mounted`] for a caller that watches no CSINodes: it lists them, and refuses also where no Node can say whether
+/// the volume is mounted.
 ///
 /// # Errors
 /// FAILED_PRECONDITION where it may have; as the server answers where it cannot be asked.
-pub(crate) async fn refuse_if_it_may_be_mounted(
+pub(crate) async fn refuse_unless_unmounted(
     client: &Client,
     machine: &str,
     handle: &str,
 ) -> Result<(), Refusal> {
     let nodes = host::list(&Api::<CSINode>::all(client.clone())).await.map_err(|error| {
         let doing = format!("list the CSINodes of the guest cluster, to see which Node has volume {handle}");
-        Refusal::of_host(&doing, &error)
+        Refusal::of_guest(&doing, &error)
     })?;
-    let mut is_node = false;
+    let (mut is_unmounted, mut unheard) = (false, None);
     for name in nodes_of(&nodes, machine) {
-        let Some(node) = read(client, name, handle).await? else { continue };
-        is_node = true;
-        if has_mounted(&node, handle) {
-            return Err(mounted(name, handle));
+        match read(client, name, handle).await? {
+            Some(node) if has_mounted(&node, handle) => return Err(mounted(name, handle)),
+            // a kubelet that does not report may have mounted it since
+            Some(node) if is_ready(&node) || is_out_of_service(&node) => is_unmounted = true,
+            Some(_) => unheard = Some((name, "does not report")),
+            None => unheard = Some((name, "is gone")),
         }
     }
-    if is_node {
+    if is_unmounted && unheard.is_none() {
         return Ok(());
     }
+    let who = match unheard {
+        Some((node, why)) => format!("Node {node}, which is VirtualMachine {machine} on the host, {why}"),
+        None => format!("no CSINode of this cluster names VirtualMachine {machine} on the host"),
+    };
     Err(Refusal::precondition(format!(
-        "volume {handle} is in VirtualMachine {machine}, which is no Node of this cluster by its CSINodes: if nothing uses it \
-         there, remove the disk from the machine in Harvester"
+        "{who}, so nothing says whether volume {handle} is mounted there: if it is not, remove the disk from the machine on \
+         the host"
     )))
 }
 
@@ -72,7 +78,7 @@ async fn read(client: &Client, name: &str, handle: &str) -> Result<Option<Node>,
     let node = Api::<Node>::all(client.clone()).get_opt(name).await;
     node.map_err(|error| {
         let doing = format!("read Node {name}, whose kubelet may have volume {handle} mounted");
-        Refusal::of_host(&doing, &error)
+        Refusal::of_guest(&doing, &error)
     })
 }
 
@@ -86,7 +92,17 @@ fn mounted(name: &str, handle: &str) -> Refusal {
 fn has_mounted(node: &Node, handle: &str) -> bool {
     let unique_name = format!("kubernetes.io/csi/{CSI_DRIVER}^{handle}");
     let in_use = node.status.as_ref().and_then(|status| status.volumes_in_use.as_ref());
-    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
-    in_use.is_some_and(|names| names.contains(&unique_name))
-        && !taints.is_some_and(|taints| taints.iter().any(|taint| taint.key == OUT_OF_SERVICE))
+    in_use.is_some_and(|names| names.contains(&unique_name)) && !is_out_of_service(node)
+}
+
+/// Somebody vouches that nothing runs there any more.
+fn is_out_of_service(node: &Node) -> bool {
+    let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    taints.any(|taint| taint.key == OUT_OF_SERVICE)
+}
+
+/// Whether the kubelet reports, so that what it has mounted is listed.
+fn is_ready(node: &Node) -> bool {
+    let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }

@@ -19,7 +19,7 @@ use kube::{ResourceExt, api::ObjectMeta};
 use super::decide::{Attachment, Place, Seen, There};
 use crate::{
     attach::{
-        Binding,
+        ClaimPhase,
         hotplug::{self, Disk},
         ownership::Recorded,
         recorded,
@@ -219,8 +219,8 @@ impl HostState {
         self.machines.get(name).map_or((None, None), |(vm, vmi)| (vm.as_deref(), vmi.as_deref()))
     }
 
-    pub(super) fn binding(&self, claim: &str) -> Binding {
-        Binding::of(self.claims.get(claim).map(AsRef::as_ref))
+    pub(super) fn binding(&self, claim: &str) -> ClaimPhase {
+        ClaimPhase::of(self.claims.get(claim).map(AsRef::as_ref))
     }
 
     /// The machines of the guest cluster of which these are nodes. A node whose driver just restarts has no ID in its

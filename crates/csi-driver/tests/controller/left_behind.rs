@@ -3,6 +3,7 @@
 use kube::api::{Patch, PatchParams};
 use rstest::rstest;
 use serde_json::json;
+use sim_apiserver::faults::Answer;
 use tonic::Code;
 
 use super::bench::{Bench, GIB, NAMESPACE, UID, volume};
@@ -20,6 +21,8 @@ enum Use {
     /// No CSINode says that the machine is a node of this cluster.
     AnotherCluster,
     NodeIsGone,
+    /// Its kubelet may have mounted the disk since it reported last.
+    NodeIsSilent,
 }
 
 /// A machine that has the disk, by our annotation too.
@@ -51,6 +54,12 @@ async fn left_behind(used: Use) -> Bench {
     }
     if used != Use::NodeIsGone {
         bench.create("v1", "Node", "", json!({"metadata": {"name": "worker-1"}})).await;
+    }
+    if used != Use::NodeIsGone {
+        let ready = if used == Use::NodeIsSilent { "Unknown" } else { "True" };
+        let status = json!({"status": {"conditions": [{"type": "Ready", "status": ready}]}});
+        let nodes = bench.api("v1", "Node", "");
+        nodes.patch_status("worker-1", &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
     }
     if used == Use::Kubelet {
         let mounted = format!("kubernetes.io/csi/driver.harvesterhci.io^{UID}");
@@ -86,8 +95,9 @@ async fn a_volume_that_was_left_in_a_machine_leaves_it_when_it_is_deleted() {
 #[case(Use::VolumeAttachment, "for VolumeAttachment va of Node worker-1: end the Pods")]
 #[case(Use::Kubelet, "kubelet of Node worker-1 has volume")]
 #[case(Use::AnotherMachine, "VirtualMachine shop/node-1 and shop/node-2 on the host: detach it first")]
-#[case(Use::AnotherCluster, "no Node of this cluster by its CSINodes")]
-#[case(Use::NodeIsGone, "remove the disk from the machine in Harvester")]
+#[case(Use::AnotherCluster, "no CSINode of this cluster names VirtualMachine node-1 on the host")]
+#[case(Use::NodeIsGone, "Node worker-1, which is VirtualMachine node-1 on the host, is gone")]
+#[case(Use::NodeIsSilent, "Node worker-1, which is VirtualMachine node-1 on the host, does not report")]
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_may_be_in_use_stays_in_its_machine_and_is_not_deleted(
     #[case] used: Use,
@@ -99,4 +109,13 @@ async fn a_volume_that_may_be_in_use_stays_in_its_machine_and_is_not_deleted(
     assert!(refused.message().contains(says), "{refused}");
     assert!(bench.template_has_disk().await);
     assert!(bench.claims().get_opt(UID).await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nobody_knows_whether_a_volume_is_used_it_stays_and_the_next_call_may_know() {
+    let bench = left_behind(Use::Nothing).await;
+    bench.fault("list", "volumeattachments", None, Answer::Code(503));
+    let refused = bench.delete_volume(UID).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    assert!(bench.template_has_disk().await && bench.claims().get_opt(UID).await.unwrap().is_some());
 }

@@ -23,39 +23,32 @@ pub(super) fn in_machine<'a>(
 }
 
 /// # Errors
-/// FAILED_PRECONDITION where a VolumeAttachment names the volume, kubelet may have it mounted, or neither can be known.
-pub(super) async fn refuse_if_used(
+/// FAILED_PRECONDITION where a VolumeAttachment names the volume, or kubelet may have it mounted; as the server answers where
+/// neither can be known.
+pub(super) async fn refuse_if_attached_or_mounted(
     attacher: &Attacher,
     name: &HostName,
     machine: &str,
 ) -> Result<(), Refusal> {
     let is_in = format!("volume {name} is in {}", attacher.host().machine_name(machine));
     let users = attacher.users();
-    if let Some(why) = why_used(users(name.as_str()).await) {
-        return Err(Refusal::precondition(format!("{is_in}{why}")));
+    let users = users(name.as_str()).await.map_err(|why| {
+        Refusal::unavailable(format!("{is_in}, and whether a VolumeAttachment names it is not known: {why}"))
+    })?;
+    if let Some(User { attachment, node, .. }) = users.into_iter().next() {
+        return Err(Refusal::precondition(format!(
+            "{is_in} for VolumeAttachment {attachment} of Node {node}: end the Pods that use it there first"
+        )));
     }
     let Some(guest) = attacher.guest() else {
         return Err(Refusal::precondition(format!(
-            "{is_in}, and this process does not ask whether kubelet has it mounted: remove the disk from the machine in \
-             Harvester"
+            "{is_in}, and this process does not ask whether kubelet has it mounted: remove the disk from the machine on the \
+             host"
         )));
     };
-    in_use::refuse_if_it_may_be_mounted(&guest.client(), machine, name.as_str()).await?;
+    in_use::refuse_unless_unmounted(&guest.client(), machine, name.as_str()).await?;
     tracing::info!("{is_in}, where no VolumeAttachment and no kubelet has it: it is taken out to be deleted");
     Ok(())
-}
-
-/// Why VolumeAttachments keep the disk in its machine.
-fn why_used(users: Result<Vec<User>, String>) -> Option<String> {
-    match users {
-        Ok(users) => {
-            let User { attachment, node, .. } = users.into_iter().next()?;
-            Some(format!(
-                " for VolumeAttachment {attachment} of Node {node}: end the Pods that use it there first"
-            ))
-        }
-        Err(why) => Some(format!(", and whether a VolumeAttachment names it is not known: {why}")),
-    }
 }
 
 #[cfg(test)]
@@ -88,25 +81,5 @@ mod tests {
         let with: Vec<_> = with.iter().map(|name| (*name).to_owned()).collect();
         assert_eq!(in_machine(&with, ownership.as_ref(), &machines), expected);
         assert_eq!(in_machine(&with, None, &machines), None);
-    }
-
-    #[rstest]
-    #[case::nobody(Ok(vec![]), None)]
-    #[case::a_node(Ok(vec!["n"]), Some("VolumeAttachment va-n of Node n: end the Pods"))]
-    #[case::nobody_knows(Err("forbidden"), Some("not known: forbidden"))]
-    fn a_disk_that_a_volume_attachment_may_name_stays(
-        #[case] nodes: Result<Vec<&str>, &str>,
-        #[case] expected: Option<&str>,
-    ) {
-        let user = |node: &str| User {
-            node: node.to_owned(),
-            attachment: format!("va-{node}"),
-            is_attached: false,
-            is_leaving: true,
-        };
-        let users = nodes.map(|nodes| nodes.into_iter().map(user).collect()).map_err(str::to_owned);
-        let why = why_used(users);
-        assert_eq!(why.is_some(), expected.is_some());
-        assert!(why.unwrap_or_default().contains(expected.unwrap_or_default()));
     }
 }

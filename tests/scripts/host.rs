@@ -224,7 +224,10 @@ impl Host {
             command.arg("-s");
         }
         let kubeconfig = how.kubeconfig.clone().unwrap_or_else(|| self.kubeconfig());
-        command.args(arguments.split(' ').filter(|word| !word.is_empty())).current_dir(&work).env_clear();
+        // as a shell reads them
+        let words = arguments.split(' ').filter(|word| !word.is_empty());
+        let words = words.map(|word| if word == "''" { "" } else { word });
+        command.args(words).current_dir(&work).env_clear();
         command.envs([("PATH", path.as_str()), ("LANG", "de_DE.UTF-8")]);
         command.env("KUBECONFIG", kubeconfig).env("TMPDIR", &temporary).env("HOME", self.folder.path());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

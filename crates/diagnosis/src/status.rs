@@ -2,14 +2,18 @@
 
 pub mod cli;
 
-use std::fmt::Write as _;
+use std::{collections::BTreeMap, fmt::Write as _};
 
 use harvester_api::{annotations, names};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
-    doctor::{self, Finding, Occasion, Verdict, facts::Facts, read},
+    doctor::{
+        self, Finding, Occasion, Verdict,
+        facts::{Answer, Facts},
+        read,
+    },
     json::{self, annotation, condition, is_true, key, members, name, text, uid},
     screen::cut,
     screen::{Colour, table},
@@ -68,15 +72,14 @@ pub struct Status {
     pub pools: Vec<PoolRow>,
     /// Lists that could not be read: what they would show is missing above.
     pub not_read: Vec<String>,
+    /// The tables whose list could not be read, or was not asked for.
+    #[serde(skip)]
+    unknown: Vec<&'static str>,
 }
 
-const GUEST: &str = "guest";
-const HARVESTER: &str = "Harvester";
-
-/// How the line of a list begins that could not be read.
-fn failure(cluster: &str, path: &str) -> String {
-    format!("{cluster}: GET {path} failed")
-}
+const SERVICES: &str = "Services";
+const NODES: &str = "Nodes";
+const POOLS: &str = "Pools";
 
 /// What is on the screen.
 pub fn decide(facts: &Facts) -> Status {
@@ -90,22 +93,29 @@ pub fn decide(facts: &Facts) -> Status {
         }
         Err(why) => why.clone(),
     };
-    let mut not_read = Vec::new();
-    let mut items = |cluster: &'static str, path: &str| -> Vec<Value> {
-        let answers = if cluster == GUEST { &facts.guest.answers } else { &facts.harvester.answers };
-        match answers.get(path) {
-            Some(Ok(list)) => json::items_or_none(list).to_vec(),
-            Some(Err(failed)) => {
-                not_read.push(cut(&format!("{}: {}", failure(cluster, path), failed.why)));
-                Vec::new()
+    let (mut not_read, mut unknown) = (Vec::new(), Vec::new());
+    let mut items =
+        |table: Option<&'static str>, cluster: &str, answers: &BTreeMap<String, Answer>, path: &str| {
+            match answers.get(path) {
+                Some(Ok(list)) => return json::items_or_none(list).to_vec(),
+                Some(Err(failed)) => {
+                    not_read.push(cut(&format!("{cluster}: GET {path} failed: {}", failed.why)));
+                }
+                None => {}
             }
-            None => Vec::new(),
-        }
-    };
+            unknown.extend(table);
+            Vec::new()
+        };
     let namespace = facts.config.as_ref().map(|config| config.namespace.clone()).unwrap_or_default();
-    let [services, nodes] = [read::SERVICES, read::NODES].map(|path| items(GUEST, path));
-    let harvesters = [read::balancers(&namespace), read::machines(&namespace), read::POOLS.to_owned()];
-    let [balancers, machines, pools] = harvesters.map(|path| items(HARVESTER, &path));
+    let [services, nodes] = [(SERVICES, read::SERVICES), (NODES, read::NODES)]
+        .map(|(table, path)| items(Some(table), "guest", &facts.guest.answers, path));
+    let harvesters = [
+        (None, read::balancers(&namespace)),
+        (None, read::machines(&namespace)),
+        (Some(POOLS), read::POOLS.to_owned()),
+    ];
+    let [balancers, machines, pools] =
+        harvesters.map(|(table, path)| items(table, "Harvester", &facts.harvester.answers, &path));
     let mut services: Vec<_> =
         services.iter().filter(|it| is_balanced(it)).map(|it| service(it, &balancers)).collect();
     let mut nodes: Vec<_> = nodes.iter().map(|it| node(it, &machines)).collect();
@@ -117,7 +127,7 @@ pub fn decide(facts: &Facts) -> Status {
     let is_told = |finding: &Finding| matches!(finding.verdict, Verdict::Amber | Verdict::Red);
     let (guest, harvester) = (cut(&guest), cut(&harvester));
     let findings = findings.into_iter().filter(is_told).collect();
-    Status { guest, harvester, green, findings, services, nodes, pools, not_read }
+    Status { guest, harvester, green, findings, services, nodes, pools, not_read, unknown }
 }
 
 fn is_balanced(service: &Value) -> bool {
@@ -178,20 +188,19 @@ pub fn render(status: &Status, colour: Colour) -> String {
         let addresses = if row.is_served { row.addresses.join(", ") } else { "waits".to_owned() };
         [row.name.clone(), addresses, row.object.clone(), row.because.clone()]
     });
-    let none = |what: &str, cluster: &str, path: &str| {
-        let is_unread = status.not_read.iter().any(|why| why.starts_with(&failure(cluster, path)));
-        format!("{what}: {}", if is_unread { "not read" } else { "none" })
+    let none = |table: &'static str| {
+        format!("{table}: {}", if status.unknown.contains(&table) { "not read" } else { "none" })
     };
     let heads = ["SERVICE", "ADDRESS", "LOADBALANCER", "BECAUSE"];
-    page += &section(&none("Services", GUEST, read::SERVICES), heads, services.collect());
+    page += &section(&none(SERVICES), heads, services.collect());
     let nodes = status.nodes.iter().map(|row| {
         let ready = if row.is_ready { "ready" } else { "not ready" };
         [row.name.clone(), ready.to_owned(), row.machine.clone().unwrap_or("-".to_owned()), row.state.clone()]
     });
-    page += &section(&none("Nodes", GUEST, read::NODES), ["NODE", "KUBELET", "VM", "STATE"], nodes.collect());
+    page += &section(&none(NODES), ["NODE", "KUBELET", "VM", "STATE"], nodes.collect());
     let pools =
         status.pools.iter().map(|row| [row.name.clone(), format!("{} of {}", row.available, row.total)]);
-    page += &section(&none("Pools", HARVESTER, read::POOLS), ["POOL", "FREE"], pools.collect());
+    page += &section(&none(POOLS), ["POOL", "FREE"], pools.collect());
     status.not_read.iter().for_each(|why| add(&mut page, &format!("not read: {why}")));
     page
 }

@@ -271,11 +271,15 @@ async fn of_occasions(world: &World, service: &dyn Fn(&str, Value) -> Value, sto
 }
 
 /// Ids that nothing here breaks, and why.
-const UNBROKEN: [(&str, &str); 2] = [
+const UNBROKEN: [(&str, &str); 3] = [
     (
         "cluster-name",
         "a cloud controller manager writes its own name on every LoadBalancer whose Service has an address, so that two names \
          cannot stay while it runs",
+    ),
+    (
+        "load-balancer",
+        "it is red when an object has had no status for a minute, which nobody sits out here: doctor/tests.rs has such an object",
     ),
     (
         "attachments",

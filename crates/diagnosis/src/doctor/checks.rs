@@ -120,7 +120,7 @@ pub const CHECKS: &[Check] = &[
     ),
     check(
         "load-balancer",
-        "Harvester's load balancer answers to LoadBalancers",
+        "no LoadBalancer waits for Harvester's load balancer",
         &["load-balancer-crds"],
         load_balancer,
     ),
@@ -310,9 +310,9 @@ fn endpoint(facts: &Facts) -> Result<Outcome, Outcome> {
                 && !is_unknown_to_rancher(failed) =>
         {
             Outcome::red(
-                format!("{} answers, but not as Harvester's API server: {}", config.server, failed.why),
-                "check the port and the path of the server that the cloud-config names, and what Rancher says of this Harvester \
-                 where the path is Rancher's",
+                format!("{} answers GET {} with an error: {}", config.server, read::VERSION, failed.why),
+                "check the port and the path of the server that the cloud-config names, and what stands between, such as Rancher; \
+                 then ask again",
             )
         }
         _ => Outcome::green(config.server.clone()),

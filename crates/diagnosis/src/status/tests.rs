@@ -72,4 +72,5 @@ fn without_a_cloud_config_the_guest_is_shown_alone() {
     facts.harvester.answers.clear();
     let page = render(&decide(&facts), Colour(false));
     assert!(page.contains("Harvester  no cloud-config found\n") && page.contains("shop/web"), "{page}");
+    assert!(page.contains("Pools: not read\n"), "{page}");
 }

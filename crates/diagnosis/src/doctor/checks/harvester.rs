@@ -12,7 +12,7 @@ use super::{
     },
     answer, config, got, items, some, unread,
 };
-use crate::json::{key, members, text};
+use crate::json::{is_deleted, key, members, text};
 
 /// The kinds, as the server's list of its resources names them.
 const KINDS: [&str; 2] = ["loadbalancers", "ippools"];
@@ -136,18 +136,19 @@ pub(super) fn load_balancer(facts: &Facts) -> Result<Outcome, Outcome> {
         let made = text(balancer, "/metadata/creationTimestamp").parse::<Timestamp>();
         made.is_ok_and(|made| facts.now_in_harvester().duration_since(made) > ANSWERS_WITHIN)
     };
-    let silent: Vec<_> =
-        balancers.iter().filter(|balancer| !is_answered(balancer) && is_old(balancer)).map(key).collect();
-    Ok(if !silent.is_empty() {
-        Outcome::red(
-            format!("nobody has answered to {} for more than a minute", some(&silent)),
+    // one that somebody deletes before it was looked at gets no status
+    let is_silent = |balancer: &&Value| !is_answered(balancer) && is_old(balancer) && !is_deleted(balancer);
+    let silent: Vec<_> = balancers.iter().filter(is_silent).map(key).collect();
+    if !silent.is_empty() {
+        return Ok(Outcome::red(
+            format!("{} had no status for more than a minute", some(&silent)),
             "start harvester-load-balancer in Harvester: `kubectl -n harvester-system get deployments,leases` shows whether it \
-             runs and leads, and its log what keeps it",
-        )
-    } else if balancers.iter().any(is_answered) {
-        Outcome::green(format!("it has answered to {} LoadBalancers", balancers.len()))
-    } else {
-        Outcome::not_asked("there is no LoadBalancer that it might have answered to")
+             runs and leads, and its log says what stops it",
+        ));
+    }
+    Ok(match balancers.iter().filter(|balancer| is_answered(balancer)).count() {
+        0 => Outcome::not_asked("there is no LoadBalancer yet that might have a status"),
+        served => Outcome::green(format!("{served} LoadBalancers have a status")),
     })
 }
 
@@ -161,12 +162,13 @@ pub(super) fn pools(facts: &Facts) -> Result<Outcome, Outcome> {
             "Harvester has no IPPool",
             "make one: Services with IPAM pool wait until there is one, those with DHCP need none",
         ),
-        _ if free.is_empty() => {
-            Outcome::not_asked("no IPPool has a status: no load balancer has looked at it")
-        }
         count if all == 0 && free.len() == count => {
             Outcome::red(format!("none of {count} IPPools has a free address"), "add a range to one of them")
         }
+        count if all == 0 => Outcome::not_asked(format!(
+            "{} of {count} IPPools have no status yet, and the others no free address",
+            count - free.len()
+        )),
         _ => Outcome::green(format!("{all} free addresses in {} IPPools", free.len())),
     })
 }

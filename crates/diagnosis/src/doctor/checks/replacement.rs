@@ -168,7 +168,7 @@ fn unknown_to_go<'a>(object: &'a Value, fields: &'a [&str]) -> impl Iterator<Ite
     there.map(|field| format!("{} ({})", name(object), field.trim_start_matches('/').replace('/', ".")))
 }
 
-/// Numbers with a sign: one of them, and the Go load balancer cannot list any object of the kind.
+/// Negative numbers: one of them, and the Go load balancer cannot list any object of the kind.
 fn unreadable_to_go(balancer: &Value) -> impl Iterator<Item = String> {
     let check = balancer["spec"]["healthCheck"].as_object().into_iter().flatten();
     let negative = check.filter(|(_, value)| value.as_i64().is_some_and(|number| number < 0));
@@ -191,15 +191,20 @@ pub(super) fn way_back_fields(facts: &Facts) -> Result<Outcome, Outcome> {
     let of_pools = pools.iter().flat_map(|pool| {
         unknown_to_go(pool, &POOL_FIELDS).chain(drains(pool)).chain(by_name(pool)).collect::<Vec<_>>()
     });
-    let of_objects = objects.iter().flat_map(|object| {
-        unknown_to_go(object, &BALANCER_FIELDS).chain(unreadable_to_go(object)).collect::<Vec<_>>()
-    });
+    let unreadable: Vec<_> = objects.iter().flat_map(unreadable_to_go).collect();
+    if !unreadable.is_empty() {
+        return Ok(Outcome::red(
+            format!("the Go programs cannot list LoadBalancers because of {}", some(&unreadable)),
+            "take these numbers out of the objects, or write 0 or more",
+        ));
+    }
+    let of_objects =
+        objects.iter().flat_map(|object| unknown_to_go(object, &BALANCER_FIELDS).collect::<Vec<_>>());
     let found: Vec<_> = of_objects.chain(of_pools).collect();
     Ok(match answered {
         _ if !found.is_empty() => Outcome::amber(
             format!("unknown to the Go programs: {}", some(&found)),
-            "keep a copy of these objects: the Go programs pass over the fields, and their first write drops them; take negative \
-             numbers out, with which they can list no load balancer at all",
+            "keep a copy of these objects: the Go programs pass over the fields, and their first write drops them",
         ),
         Ok(_) => Outcome::green("none"),
         Err(failed) => unread(read::POOLS, failed).and(Some("no load balancer asks for it")),

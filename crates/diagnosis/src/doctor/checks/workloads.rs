@@ -154,7 +154,7 @@ pub(super) fn kube_vip(facts: &Facts) -> Result<Outcome, Outcome> {
     let mut unwanted = trusted(facts, read::DAEMON_SETS)?.filter(|set| is_kube_vip(set) && !is_wanted(set));
     let (found, turn_on) = match unwanted.next() {
         Some(set) => (
-            format!("no Node is to run {}", key(set)),
+            format!("no Node matches DaemonSet {}", key(set)),
             "have kube-vip.nodeSelector and kube-vip.affinity of the chart harvester-cloud-provider match the Nodes that are to \
              announce",
         ),

@@ -63,7 +63,7 @@ fn before_an_upgrade_the_check_of_what_is_not_ready_says_so(
         all["items"][0]["spec"]["healthCheck"]["path"] = json!("/ready");
     });
 })]
-#[case::a_number_with_a_sign("way-back-fields", Verdict::Amber, "blue-web (spec.healthCheck.periodSeconds is -5)", |facts: &mut Facts| {
+#[case::a_negative_number("way-back-fields", Verdict::Red, "blue-web (spec.healthCheck.periodSeconds is -5)", |facts: &mut Facts| {
     change(&mut facts.harvester, &read::balancers("team-a"), |all| {
         all["items"][0]["spec"]["healthCheck"]["periodSeconds"] = json!(-5);
     });

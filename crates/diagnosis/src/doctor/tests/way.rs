@@ -212,9 +212,29 @@ fn a_load_balancer_that_was_made_a_moment_ago_says_nothing_about_who_is_to_answe
 }
 
 #[test]
+fn a_load_balancer_that_somebody_deleted_before_it_had_a_status_says_nothing_about_who_is_to_answer() {
+    let deleted = told(|facts| {
+        change(&mut facts.harvester, &read::balancers("team-a"), |all| {
+            all["items"][0]["status"] = json!({});
+            all["items"][0]["metadata"]["creationTimestamp"] = json!("2026-11-23T11:00:00Z");
+            all["items"][0]["metadata"]["deletionTimestamp"] = json!("2026-11-23T11:00:00Z");
+        });
+    });
+    assert!(
+        deleted.iter().all(|(id, verdict)| (*id, *verdict) == ("load-balancer", Verdict::NotAsked)),
+        "{deleted:?}"
+    );
+}
+
+#[test]
 fn pools_that_nobody_has_looked_at_are_not_called_free() {
     let young = told(|facts| {
         change(&mut facts.harvester, read::POOLS, |all| all["items"][0]["status"] = json!({}));
     });
     assert_eq!(young, [("pools", Verdict::NotAsked)]);
+    let half = told(|facts| {
+        let pools = json!([{"metadata": {"name": "full"}, "status": {"available": 0}}, {"metadata": {"name": "new"}}]);
+        answers(&mut facts.harvester, read::POOLS, list(&pools));
+    });
+    assert_eq!(half, [("pools", Verdict::NotAsked)]);
 }

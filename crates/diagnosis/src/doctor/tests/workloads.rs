@@ -173,7 +173,7 @@ fn of_a_kube_vip_that_no_node_is_to_run_it_is_not_said_that_it_is_turned_off() {
     let findings = decide(&facts, Occasion::Daily);
     let found = findings.into_iter().find(|finding| finding.id == "kube-vip").unwrap();
     assert_eq!(found.verdict, Verdict::Amber);
-    assert!(found.sentence.contains("no Node is to run kube-system/kube-vip"), "{found:?}");
+    assert!(found.sentence.contains("no Node matches DaemonSet kube-system/kube-vip"), "{found:?}");
     assert!(found.mend.as_ref().unwrap().contains("kube-vip.affinity"), "{found:?}");
 }
 

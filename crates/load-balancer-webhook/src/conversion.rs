@@ -123,8 +123,14 @@ fn to_alpha(object: &mut Value) {
     let [of_spec, of_status] =
         alpha(spec.as_ref().unwrap_or(&Value::Null), status.as_ref().unwrap_or(&Value::Null));
     let metadata = &object["metadata"];
+    // one that was stored before the webhook converted may lack what the schema requires
+    let mut whole = spec.clone();
+    if let Some(listeners) = whole.as_ref().and_then(|spec| spec.get("listeners")) {
+        let listeners = with_backend_ports(listeners);
+        set(whole.get_or_insert_default(), "listeners", Some(listeners));
+    }
     let kept = json!({"uid": metadata["uid"], "generation": metadata["generation"],
-        "spec": spec, "status": status})
+        "spec": whole, "status": status})
     .to_string();
     set(object, "spec", spec.map(|_| of_spec));
     set(object, "status", status.map(|_| of_status));
@@ -138,6 +144,14 @@ fn to_alpha(object: &mut Value) {
         }
         annotations[KEPT] = kept.into();
     }
+}
+
+/// v1beta1 requires the backend's port.
+fn with_backend_ports(listeners: &Value) -> Value {
+    each(listeners, |listener| {
+        let port = listener["port"].clone();
+        default(listener, "backendPort", || port);
+    })
 }
 
 fn to_beta(object: &mut Value, lookup: &Lookup<'_>) {
@@ -155,13 +169,7 @@ fn to_beta(object: &mut Value, lookup: &Lookup<'_>) {
         }
     }
     if changed("listeners") {
-        let listeners = now_spec.get("listeners").map(|listeners| {
-            each(listeners, |listener| {
-                let port = listener["port"].clone();
-                default(listener, "backendPort", || port);
-            })
-        });
-        set(&mut spec, "listeners", listeners);
+        set(&mut spec, "listeners", now_spec.get("listeners").map(with_backend_ports));
     }
     if changed("backendServers") {
         let servers = now_spec.get("backendServers").cloned();

@@ -118,7 +118,7 @@ pub(crate) fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
     if let Some(word) = auto_assign.filter(|word| is_new && !["true", "false"].contains(&word.as_str())) {
         faults.add(|| {
             Fault::invalid(format!(
-                "annotation {} is {}: write \"false\", or leave it out",
+                "annotation {} is {}: write \"true\" or \"false\", or leave it out",
                 annotations::AUTO_ASSIGN,
                 quoted(word)
             ))

@@ -26,7 +26,8 @@ const PORTS_LISTED: usize = 20;
 /// A selector is compared with every VM of its namespace. No slice holds more than 1,000 backends.
 const SELECTOR_KEYS: usize = 100;
 const SELECTOR_VALUES: usize = 1_000;
-/// Of a health check: a day, and good or failed probes in a row. What is longer has no end that anybody waits for.
+/// Of a health check: a day, and good or failed probes in a row. More is a slip of the keyboard, and the controller would wait
+/// for ever.
 const LONGEST_SECONDS: i64 = 86_400;
 const MOST_IN_A_ROW: i64 = 1_000;
 
@@ -68,7 +69,8 @@ pub(crate) fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
     let mut faults = Faults::default();
     let Some(object) = write.reviewed() else {
         if let Some(object) = write.stored() {
-            match readable(object).and_then(|spec| readable_for_go(&spec).map(|()| spec)) {
+            match parse_spec_and_status(object).and_then(|spec| refuse_negative_numbers(&spec).map(|()| spec))
+            {
                 // the class of an object decides who may write its address
                 Ok(spec) => immutable(&spec, &write.old_data()["spec"], &mut faults),
                 Err(fault) if parts(&object.data) != parts(write.old_data()) => return fault.into(),
@@ -79,7 +81,7 @@ pub(crate) fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
         return faults;
     };
     let old_spec = &write.old_data()["spec"];
-    let spec = match readable(object) {
+    let spec = match parse_spec_and_status(object) {
         Ok(spec) => spec,
         Err(fault) => return fault.into(),
     };
@@ -95,7 +97,7 @@ pub(crate) fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
     // the rules for VMs look at the numbers of a check that is made
     let is_made = spec.health_check.as_ref().is_some_and(|check| check.port.unwrap_or(0) != 0);
     if (is_new || changed("healthCheck")) && !(spec.workload() == WorkloadType::Vm && is_made) {
-        readable_for_go(&spec).unwrap_or_else(|fault| faults.add(|| fault));
+        refuse_negative_numbers(&spec).unwrap_or_else(|fault| faults.add(|| fault));
     }
     if is_new || changed("backendServerSelector") {
         selector(&spec.backend_server_selector, &old_spec["backendServerSelector"], &mut faults);
@@ -119,7 +121,7 @@ fn parts(object: &Value) -> [&Value; 2] {
 }
 
 /// The spec of an object. One that cannot be read breaks the list of all of them, in every namespace.
-fn readable(object: &DynamicObject) -> Result<LoadBalancerSpec, Fault> {
+fn parse_spec_and_status(object: &DynamicObject) -> Result<LoadBalancerSpec, Fault> {
     let [spec, status] = parts(&object.data);
     let unread =
         |part: &str, error: &dyn fmt::Display| Fault::invalid(format!("it cannot be read: {part}: {error}"));
@@ -129,7 +131,7 @@ fn readable(object: &DynamicObject) -> Result<LoadBalancerSpec, Fault> {
 }
 
 /// The Go programs cannot read a number of a health check that has a sign.
-fn readable_for_go(spec: &LoadBalancerSpec) -> Result<(), Fault> {
+fn refuse_negative_numbers(spec: &LoadBalancerSpec) -> Result<(), Fault> {
     let numbers = spec.health_check.iter().flat_map(|check| {
         [
             ("port", check.port),
@@ -303,11 +305,8 @@ fn health_check(check: Option<&HealthCheck>, old: &Value, listeners: &[Listener]
         let value = value.unwrap_or(0);
         // what the backends are probed by already stays
         if value > most && !(was_made && old[field] == value) {
-            faults.add(|| {
-                Fault::invalid(format!(
-                    "healthyCheck: {name} {value} is more than {most}: write that or less"
-                ))
-            });
+            faults
+                .add(|| Fault::invalid(format!("spec.healthCheck.{field} is {value}: write {most} or less")));
         }
         if value <= 0 {
             faults.add(|| Fault::invalid(format!("healthyCheck: {name} should be > 0, it is {value}")));

@@ -158,6 +158,19 @@ fn what_was_kept_counts_for_its_object_and_version_alone(#[case] field: &str, #[
     assert_eq!(beta["metadata"].get("annotations"), None, "it is not stored");
 }
 
+/// It was written through v1alpha1 before the API server had the webhook convert, and edited in v1beta1 since.
+#[test]
+fn an_object_that_was_stored_without_a_backend_port_keeps_the_rest_when_the_former_version_edits_it() {
+    let mut stored = beta();
+    stored["spec"]["listeners"] = json!([{"name": "http", "port": 80, "protocol": "TCP"}]);
+    let mut alpha = convert(stored.clone(), ALPHA, &Lookup::default());
+    alpha["spec"]["description"] = "other".into();
+    let edited = convert(alpha, BETA, &Lookup::default());
+    assert_eq!(edited["spec"]["backendServerSelector"], stored["spec"]["backendServerSelector"]);
+    assert_eq!(edited["spec"]["listeners"][0]["backendPort"], 80);
+    assert_eq!(edited["spec"]["description"], "other");
+}
+
 #[test]
 fn an_object_too_large_to_be_kept_is_shown_all_the_same() {
     let mut large = beta();

@@ -493,7 +493,7 @@ fn a_rest_that_cannot_be_meant_is_refused(#[case] seconds: i64, #[case] expected
 #[rstest]
 #[case::reserved("false", &[])]
 #[case::for_all("true", &[])]
-#[case::misspelt("flase", &["auto-assign is \"flase\": write \"false\", or leave it out"])]
+#[case::misspelt("flase", &["auto-assign is \"flase\": write \"true\" or \"false\", or leave it out"])]
 fn a_word_that_reserves_no_pool_is_refused_where_it_is_new(#[case] word: &str, #[case] expected: &[&str]) {
     let mut pool = pool("edge", 0, OWN, &[]);
     pool["metadata"]["annotations"] = json!({annotations::AUTO_ASSIGN: word});

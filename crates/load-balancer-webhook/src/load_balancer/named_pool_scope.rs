@@ -117,12 +117,16 @@ pub(super) fn judge(
     let is_vm = spec.workload() == WorkloadType::Vm;
     let cluster = claim(write, object, annotations::LB_CLUSTER);
     let is_untrue = |said: &&str| {
-        if is_vm { !has_cluster(seen, said) } else { facts.is_cluster_of_others && gets_more(facts, said) }
+        if is_vm {
+            !has_cluster(seen, said)
+        } else {
+            facts.is_cluster_of_others && a_pool_is_for(facts, said)
+        }
     };
     if let Some(said) = cluster.filter(is_untrue) {
         let truth = format!(
             "no VM of namespace {namespace} belongs to that guest cluster{}: {}, or label its VMs {}",
-            if is_vm { "" } else { ", and VMs of another namespace do" },
+            if is_vm { "" } else { ", VMs of another namespace do, and an IPPool is for that cluster" },
             if is_vm { "leave the annotation out" } else { "give the cluster another --cluster-name" },
             labels::GUEST_CLUSTER
         );
@@ -195,10 +199,10 @@ fn has_cluster(seen: &Seen, cluster: &str) -> bool {
     cluster == names::DEFAULT_CLUSTER_NAME || !namespaces_of(cluster, &seen.vms, &seen.vmis).is_empty()
 }
 
-/// Whether the name of the guest cluster alone gets this project an address. Whoever labels a VM with a name that others use
-/// would else keep them from every pool. A scope with a namespace serves that namespace, whoever names the cluster in it, and
-/// a quota of the cluster is counted in each namespace apart.
-fn gets_more(facts: &Facts, cluster: &str) -> bool {
+/// Whether an IPPool serves this project for the name of the guest cluster alone. Elsewhere the name gives nothing, and a tenant
+/// who labels a VM with the name that others use must not keep them from every pool. A scope with a namespace serves that
+/// namespace, whoever names the cluster in it, and a quota of the cluster is counted in each namespace apart.
+fn a_pool_is_for(facts: &Facts, cluster: &str) -> bool {
     let projects = ["*", "", facts.project.as_str()];
     facts.pools.iter().flat_map(|pool| &pool.spec.selector.scope).any(|scope| {
         scope.guest_cluster == cluster && scope.namespace == "*" && projects.contains(&scope.project.as_str())

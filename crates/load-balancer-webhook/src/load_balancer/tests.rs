@@ -107,9 +107,9 @@ fn http_check(path: &str, scheme: &str) -> Value {
 #[case::a_sign_counts_without_a_port(
     json!({"healthCheck": {"failureThreshold": -1}}), &["spec.healthCheck.failureThreshold is -1: write 0 or more"])]
 #[case::period_huge(json!({"healthCheck": numbers(1, 1, i64::MAX, 1)}),
-    &["healthyCheck: PeriodSeconds 9223372036854775807 is more than 86400: write that or less"])]
+    &["spec.healthCheck.periodSeconds is 9223372036854775807: write 86400 or less"])]
 #[case::all_huge(json!({"healthCheck": numbers(1_001, 1_001, 86_401, 86_401)}),
-    &["SuccessThreshold 1001 is more than 1000", "FailureThreshold 1001 is", "PeriodSeconds 86401 is", "TimeoutSeconds 86401 is"])]
+    &["successThreshold is 1001: write 1000 or less", "failureThreshold is 1001", "periodSeconds is 86401", "timeoutSeconds is 86401"])]
 #[case::largest(json!({"healthCheck": numbers(1_000, 1_000, 86_400, 86_400)}), &[])]
 #[case::http_check(json!({"healthCheck": http_check("/healthz?full=1", "")}), &[])]
 #[case::https_check(json!({"healthCheck": http_check("/", "HTTPS")}), &[])]
@@ -262,8 +262,8 @@ fn an_update_is_checked_by_the_fields_that_it_changes(#[case] change: Value, #[c
 #[rstest]
 #[case::the_listeners(numbers(1, 1, i64::MAX, 1), json!({"listeners": [listener("web", 80, "TCP", 8080)]}), &[])]
 #[case::another_number(numbers(1, 1, i64::MAX, 1), json!({"healthCheck": {"timeoutSeconds": 5}}), &[])]
-#[case::this_number(numbers(1, 1, i64::MAX, 1), json!({"healthCheck": {"periodSeconds": 100_000}}), &["PeriodSeconds 100000"])]
-#[case::now_it_is_probed(json!({"periodSeconds": i64::MAX}), json!({"healthCheck": numbers(1, 1, i64::MAX, 1)}), &["PeriodSeconds 9"])]
+#[case::this_number(numbers(1, 1, i64::MAX, 1), json!({"healthCheck": {"periodSeconds": 100_000}}), &["periodSeconds is 100000"])]
+#[case::now_it_is_probed(json!({"periodSeconds": i64::MAX}), json!({"healthCheck": numbers(1, 1, i64::MAX, 1)}), &["periodSeconds is 9"])]
 fn a_huge_number_of_a_health_check_that_is_made_stays_until_it_is_changed(
     #[case] check: Value,
     #[case] change: Value,

@@ -74,7 +74,7 @@ test_cluster::component_tests! {
         driver.create(&dry_run, &of_cluster("green")).await.unwrap();
         let (code, message) = refusal(driver.create(&post, &of_cluster("blue")).await);
         assert_eq!(code, 403, "{message}");
-        assert!(message.contains("and VMs of another namespace do"), "{message}");
+        assert!(message.contains("VMs of another namespace do, and an IPPool is for that cluster"), "{message}");
         for (said, pool, expected) in claims {
             let (code, message) = refusal(driver.create(&post, &object(saying(&said, pool))).await);
             assert_eq!(code, 403, "{message}");

@@ -56,7 +56,7 @@ pub struct Range {
 /// A fault of a range. The text says what to write instead where that is not obvious.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
-    #[error("subnet {0:?} is not a CIDR such as 192.168.1.0/24, without leading zeros")]
+    #[error("subnet {0:?} is not a CIDR such as 192.168.1.0/24")]
     NotACidr(String),
     #[error("subnet {0} is IPv4 written as IPv6: write it as IPv4")]
     MappedSubnet(IpNet),

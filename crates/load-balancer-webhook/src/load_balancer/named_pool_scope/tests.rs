@@ -159,7 +159,7 @@ fn a_guest_cluster_names_no_cluster_whose_vms_are_in_another_namespace(
     let object = object("cluster", &json!({annotations::LB_CLUSTER: said}), "");
     let write = write(&object, &Value::Null);
     let faults = faults(&write, &among(vms, &write));
-    let expected = "belongs to that guest cluster, and VMs of another namespace do: give the cluster another --cluster-name";
+    let expected = "belongs to that guest cluster, VMs of another namespace do, and an IPPool is for that cluster: give the cluster another --cluster-name";
     assert_eq!(
         faults.iter().filter(|fault| fault.contains(expected)).count(),
         usize::from(is_refused),

@@ -3,7 +3,6 @@
 pub(crate) mod named_pool_scope;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fmt;
 use std::sync::Arc;
 
 use harvester_api::{
@@ -69,22 +68,36 @@ pub(crate) fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
     let mut faults = Faults::default();
     let Some(object) = write.reviewed() else {
         if let Some(object) = write.stored() {
-            match parse_spec_and_status(object).and_then(|spec| refuse_negative_numbers(&spec).map(|()| spec))
-            {
-                // the class of an object decides who may write its address
-                Ok(spec) => immutable(&spec, &write.old_data()["spec"], &mut faults),
-                Err(fault) if parts(&object.data) != parts(write.old_data()) => return fault.into(),
+            let [spec, status] = ["spec", "status"].map(|part| (&object.data[part], &write.old_data()[part]));
+            match parse_spec(spec.0) {
+                Ok(parsed) => {
+                    // the class of an object decides who may write its address
+                    immutable(&parsed, spec.1, &mut faults);
+                    if spec.0["healthCheck"] != spec.1["healthCheck"] {
+                        refuse_negative_numbers(&parsed, &mut faults);
+                    }
+                }
+                // what could not be read before may still lose its finalizer
+                Err(fault) if spec.0 != spec.1 => return fault.into(),
                 Err(_) => {}
+            }
+            if status.0 != status.1
+                && let Err(fault) = parse_status(status.0)
+            {
+                return fault.into();
             }
             admitted_status(write, object, policy, &mut faults);
         }
         return faults;
     };
     let old_spec = &write.old_data()["spec"];
-    let spec = match parse_spec_and_status(object) {
+    let spec = match parse_spec(&object.data["spec"]) {
         Ok(spec) => spec,
         Err(fault) => return fault.into(),
     };
+    if let Err(fault) = parse_status(&object.data["status"]) {
+        return fault.into();
+    }
     let changed = |field: &str| object.data["spec"][field] != old_spec[field];
     let is_new = write.old().is_none();
     if spec.workload() == WorkloadType::Vm
@@ -97,7 +110,7 @@ pub(crate) fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
     // the rules for VMs look at the numbers of a check that is made
     let is_made = spec.health_check.as_ref().is_some_and(|check| check.port.unwrap_or(0) != 0);
     if (is_new || changed("healthCheck")) && !(spec.workload() == WorkloadType::Vm && is_made) {
-        refuse_negative_numbers(&spec).unwrap_or_else(|fault| faults.add(|| fault));
+        refuse_negative_numbers(&spec, &mut faults);
     }
     if is_new || changed("backendServerSelector") {
         selector(&spec.backend_server_selector, &old_spec["backendServerSelector"], &mut faults);
@@ -116,39 +129,33 @@ pub(crate) fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
     faults
 }
 
-fn parts(object: &Value) -> [&Value; 2] {
-    ["spec", "status"].map(|part| &object[part])
+fn parse_spec(spec: &Value) -> Result<LoadBalancerSpec, Fault> {
+    LoadBalancerSpec::deserialize(spec)
+        .map_err(|error| Fault::invalid(format!("it cannot be read: spec: {error}")))
 }
 
-/// The spec of an object. One that cannot be read breaks the list of all of them, in every namespace.
-fn parse_spec_and_status(object: &DynamicObject) -> Result<LoadBalancerSpec, Fault> {
-    let [spec, status] = parts(&object.data);
-    let unread =
-        |part: &str, error: &dyn fmt::Display| Fault::invalid(format!("it cannot be read: {part}: {error}"));
-    let spec = LoadBalancerSpec::deserialize(spec).map_err(|error| unread("spec", &error))?;
-    Option::<LoadBalancerStatus>::deserialize(status).map_err(|error| unread("status", &error))?;
-    Ok(spec)
+fn parse_status(status: &Value) -> Result<Option<LoadBalancerStatus>, Fault> {
+    Option::deserialize(status).map_err(|error| Fault::invalid(format!("it cannot be read: status: {error}")))
 }
 
-/// The Go programs cannot read a number of a health check that has a sign.
-fn refuse_negative_numbers(spec: &LoadBalancerSpec) -> Result<(), Fault> {
-    let numbers = spec.health_check.iter().flat_map(|check| {
-        [
-            ("port", check.port),
-            ("successThreshold", check.success_threshold),
-            ("failureThreshold", check.failure_threshold),
-            ("periodSeconds", check.period_seconds),
-            ("timeoutSeconds", check.timeout_seconds),
-        ]
-    });
-    for (field, number) in numbers {
+/// The Go programs cannot read a number of a health check that has a sign, and one such object breaks their list of all.
+fn refuse_negative_numbers(spec: &LoadBalancerSpec, faults: &mut Faults) {
+    let Some(check) = &spec.health_check else { return };
+    for (field, number) in [
+        ("port", check.port),
+        ("successThreshold", check.success_threshold),
+        ("failureThreshold", check.failure_threshold),
+        ("periodSeconds", check.period_seconds),
+        ("timeoutSeconds", check.timeout_seconds),
+    ] {
         if let Some(number) = number.filter(|number| *number < 0) {
-            return Err(Fault::invalid(format!(
-                "spec.healthCheck.{field} is {number}: write 0 or more, or leave it out"
-            )));
+            faults.add(|| {
+                Fault::invalid(format!(
+                    "spec.healthCheck.{field} is {number}: write 0 or more, or leave it out"
+                ))
+            });
         }
     }
-    Ok(())
 }
 
 /// The addresses in the status are the controller's, also while the object is being deleted.

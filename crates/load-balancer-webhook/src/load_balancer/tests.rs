@@ -366,6 +366,15 @@ fn nobody_writes_what_some_program_cannot_read(
     assert!(faults.named().iter().any(|fault| fault.message.starts_with(expected)), "{faults:?}");
 }
 
+/// An earlier version of this webhook took such numbers.
+#[test]
+fn an_object_that_is_being_deleted_gets_its_status_whatever_its_health_check_says() {
+    let old = deleting(vm(&json!({"healthCheck": {"periodSeconds": -1}})));
+    let mut new = old.clone();
+    new["status"] = json!({"conditions": [{"type": "Ready", "status": "False"}]});
+    assert_faults(&validate(&write(WRITER, new, old), &Seen::default(), &policy()), &[]);
+}
+
 #[test]
 fn an_object_that_is_being_deleted_stays_of_its_class() {
     let old = deleting(vm(&json!({})));

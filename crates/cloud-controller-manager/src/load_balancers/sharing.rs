@@ -3,6 +3,7 @@
 //! not say; `decide/sharing` decides.
 
 mod chain;
+mod former;
 mod group;
 mod groups;
 mod index;
@@ -393,52 +394,6 @@ impl HarvesterLoadBalancers {
         };
         let shown = all.iter().filter_map(|user| self.services.get(user)).any(|user| shows(&user));
         Secondaries { all, carried, shown }
-    }
-
-    /// The Services that used the address of this one and show it still. Their label goes with the write that gives them
-    /// another address, which comes into the status later: so long the former one may be announced. No author of a
-    /// Service writes its status. `users`: those that use it now.
-    fn former_users(
-        &self,
-        primary: &Service,
-        object: &LoadBalancer,
-        users: &BTreeSet<ObjectKey>,
-    ) -> BTreeSet<ObjectKey> {
-        let own: Vec<_> = allocated(object).into_iter().chain(status_address(object)).collect();
-        let is_own = |ip: &&str| own.iter().any(|own| same(own, ip));
-        // of Services that go and show each other's addresses, or have the label of one and the status of another, none
-        // would ever go: only one that neither uses nor shows a foreign address waits for others that go (`ring` sees to
-        // those that all have labels)
-        let holds_nobody = label(primary).is_none() && ingress(primary).iter().all(is_own);
-        let may_wait = self.is_wanted(primary) || holds_nobody;
-        let mut former = self.shared.showing(&own);
-        former.remove(&ObjectKey::of(primary));
-        former.retain(|user| {
-            let service = self.services.get(user).filter(|_| !users.contains(user));
-            service.is_some_and(|service| {
-                (may_wait || self.is_wanted(&service)) && !self.has_by_another(&service, &own)
-            })
-        });
-        former
-    }
-
-    /// Whether the Service shows none of these addresses but by an object of its own or by that of the primary that its
-    /// label names: a lease that ended may be given to who used it, or to anybody whose address it uses now.
-    fn has_by_another(&self, service: &Service, addresses: &[&str]) -> bool {
-        let (own, shared, shown) =
-            (self.own_addresses(service), self.labelled_addresses(service), ingress(service));
-        let mut of_these = shown.iter().filter(|shown| addresses.iter().any(|address| same(address, shown)));
-        of_these.all(|shown| own.iter().chain(&shared).any(|ip| same(ip, shown)))
-    }
-
-    /// The addresses of the primary that the label names, while its object stays and nothing takes them back. They are by
-    /// its status where they are leased: the object of a primary says a former lease until somebody looks at it.
-    fn labelled_addresses(&self, service: &Service) -> Vec<String> {
-        let primary = label(service).and_then(|value| self.services.get(&self.shared.labelled(value)?));
-        let Some(primary) = primary else { return Vec::new() };
-        let found = self.load_balancer(&self.key(&primary));
-        let address = staying(&found).and_then(|object| address_to_share(&primary, object));
-        address.iter().flat_map(|address| listed(address)).map(str::to_owned).collect()
     }
 
     /// Whether the Service asks for the address of this primary, which may give it.

@@ -186,38 +186,6 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
-    /// The DHCP server gave its lease to another Service, whose address a third one uses. kube-vip takes nothing out of a
-    /// status, and the object says what the status says.
-    async fn a_primary_whose_lease_ended_waits_for_nobody_who_uses_the_address_by_its_next_holder(cluster: TestCluster) {
-        let ccm = Ccm::start(&cluster).await;
-        let leased = json!({"status": {"allocatedAddress": {"ip": "0.0.0.0"}}});
-        create_service(&cluster, "{cloudprovider.harvesterhci.io/ipam: dhcp}", "").await;
-        harvester_says(&cluster, leased.clone()).await;
-        announce(&cluster, "127.9.0.7").await;
-        ask(&cluster, "docs", 82, "''", "cloudprovider.harvesterhci.io/ipam: dhcp").await;
-        says_about(&cluster, "docs", leased).await;
-        let show = async |key: &str, ip: &str| {
-            let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": ip}]}}});
-            cluster.guest.patch_status::<Service>(key, status).await;
-            cluster.settle().await;
-        };
-        show("shop/docs", "127.9.0.7").await;
-        ask(&cluster, "api", 81, "docs", "").await;
-        assert_eq!(shared(&cluster, "shop/api").await, is("127.9.0.7", "shop.docs"));
-        show("shop/api", "127.9.0.7").await;
-        assert_eq!(object_of(&cluster, "web").await.unwrap().status.unwrap().address, "127.9.0.7");
-        for key in ["shop/web", "shop/docs"] {
-            cluster.guest.delete::<Service>(key).await;
-            cluster.settle().await;
-        }
-        assert_eq!((service(&cluster).await, object_of(&cluster, "web").await), (None, None));
-        assert!(object_of(&cluster, "docs").await.unwrap().metadata.deletion_timestamp.is_none(), "it is used");
-        cluster.guest.delete::<Service>("shop/api").await;
-        cluster.settle().await;
-        assert_eq!(object_of(&cluster, "docs").await, None);
-        ccm.stop().await;
-    }
-
     async fn a_primary_becomes_a_secondary_and_a_primary_again(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         announced_service(&cluster, "{}").await;

@@ -14,7 +14,9 @@ use serde_json::{Value, json};
 use test_cluster::{TestCluster, User};
 
 use super::{
-    harness::{Ccm, announced_service, create_service, harvester_says, ingress, join, service, until},
+    harness::{
+        Ccm, announce, announced_service, create_service, harvester_says, ingress, join, service, until,
+    },
     host_datapath::CHECKED,
     sharing::{
         ON_HOST, PRIMARY, allocated, ask, ask_again, at, given, is, object_of, says_about, shared, told_about,
@@ -168,6 +170,38 @@ async fn leave_and_be_left(cluster: &TestCluster) -> (Ccm, Between) {
 }
 
 test_cluster::component_tests! {
+    /// The DHCP server gave its lease to another Service, whose address a third one uses. kube-vip takes nothing out of a
+    /// status, and the object says what the status says.
+    async fn a_primary_whose_lease_ended_waits_for_nobody_who_uses_the_address_by_its_next_holder(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        let leased = json!({"status": {"allocatedAddress": {"ip": "0.0.0.0"}}});
+        create_service(&cluster, "{cloudprovider.harvesterhci.io/ipam: dhcp}", "").await;
+        harvester_says(&cluster, leased.clone()).await;
+        announce(&cluster, "127.9.0.7").await;
+        ask(&cluster, "docs", 82, "''", "cloudprovider.harvesterhci.io/ipam: dhcp").await;
+        says_about(&cluster, "docs", leased).await;
+        let show = async |key: &str, ip: &str| {
+            let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": ip}]}}});
+            cluster.guest.patch_status::<Service>(key, status).await;
+            cluster.settle().await;
+        };
+        show("shop/docs", "127.9.0.7").await;
+        ask(&cluster, "api", 81, "docs", "").await;
+        assert_eq!(shared(&cluster, "shop/api").await, is("127.9.0.7", "shop.docs"));
+        show("shop/api", "127.9.0.7").await;
+        assert_eq!(object_of(&cluster, "web").await.unwrap().status.unwrap().address, "127.9.0.7");
+        for key in ["shop/web", "shop/docs"] {
+            cluster.guest.delete::<Service>(key).await;
+            cluster.settle().await;
+        }
+        assert_eq!((service(&cluster).await, object_of(&cluster, "web").await), (None, None));
+        assert!(object_of(&cluster, "docs").await.unwrap().metadata.deletion_timestamp.is_none(), "it is used");
+        cluster.guest.delete::<Service>("shop/api").await;
+        cluster.settle().await;
+        assert_eq!(object_of(&cluster, "docs").await, None);
+        ccm.stop().await;
+    }
+
     /// docs/contract/data-paths.md#row-10: its port is in an object at every time.
     async fn a_secondary_keeps_the_listener_of_its_primary_until_the_next_primary_carries_it(cluster: TestCluster) {
         let (ccm, between) = Between::start(&cluster).await;

@@ -27,7 +27,7 @@ pub(crate) struct Clusters {
 impl Clusters {
     /// Two hosts in two zones, three VMs of the guest cluster `demo` in namespace `shop`.
     pub(crate) async fn new() -> Self {
-        if let Some(levels) = std::env::var("RUST_LOG").ok().as_deref().and_then(program::logging::levels) {
+        if let Some(levels) = program::logging::given_levels() {
             let lines = tracing_subscriber::fmt::layer().with_test_writer();
             drop(tracing_subscriber::registry().with(levels).with(lines).try_init());
         }

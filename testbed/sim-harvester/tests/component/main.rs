@@ -6,6 +6,7 @@ mod disks;
 mod fixtures;
 mod host_loss;
 mod hotplug;
+mod leases;
 mod remote;
 mod servers;
 mod sockets;

@@ -434,11 +434,11 @@ impl<'a> Session<'a> {
         no_longer_than: Duration,
     ) {
         let claims = self.call.claims().await;
-        let binding = |name: &str| match &claims {
+        let phase_of = |name: &str| match &claims {
             Some(claims) => ClaimPhase::of(claims.get(&self.call.key(name)).as_deref()),
             None => ClaimPhase::NotWatched,
         };
-        let pod = &Pod::of(vm, vmi, self.volume.as_str(), binding);
+        let pod = &Pod::of(vm, vmi, self.volume.as_str(), phase_of);
         let waiting = Waiting { volume: self.volume, doing, machine, progress, vmi, pod };
         self.wait_for_long(why_not(&self.attacher.host, &waiting), no_longer_than);
     }

@@ -85,31 +85,29 @@ impl Watches {
 
     /// Begins a call, and the watches where they do not run. Inside a runtime.
     pub fn begin(&self) -> Watching {
-        self.begin_for(true)
+        let mut state = self.state();
+        if let Some(running) = &mut state.running {
+            self.complete(running);
+        }
+        self.count(&mut state)
     }
 
     /// [`Watches::begin`] for a call that asks for machines and instances, and for no claims.
     pub fn begin_for_machines(&self) -> Watching {
-        self.begin_for(false)
+        self.count(&mut self.state())
     }
 
-    fn begin_for(&self, asks_for_claims: bool) -> Watching {
-        let mut state = self.state();
+    fn count(&self, state: &mut State) -> Watching {
         state.calls += 1;
-        match &mut state.running {
-            Some(running) if asks_for_claims => self.complete(running),
-            Some(_) => {}
-            None => {
-                let (host, tasks) = (&self.0.host, self.0.tasks.child());
-                let machines = Cache::start_trimmed(&tasks, host.machines(), config(), hotplug::trim_machine);
-                let instances =
-                    Cache::start_trimmed(&tasks, host.instances(), config(), hotplug::trim_instance);
-                self.tell_changes(&machines);
-                self.tell_changes(&instances);
-                state.running = Some(Running { tasks, machines, instances, claims: None });
-                let watches = self.clone();
-                self.0.tasks.spawn_until_stop(async move { watches.end_when_unused().await });
-            }
+        if state.running.is_none() {
+            let (host, tasks) = (&self.0.host, self.0.tasks.child());
+            let machines = Cache::start_trimmed(&tasks, host.machines(), config(), hotplug::trim_machine);
+            let instances = Cache::start_trimmed(&tasks, host.instances(), config(), hotplug::trim_instance);
+            self.tell_changes(&machines);
+            self.tell_changes(&instances);
+            state.running = Some(Running { tasks, machines, instances, claims: None });
+            let watches = self.clone();
+            self.0.tasks.spawn_until_stop(async move { watches.end_when_unused().await });
         }
         Watching(self.clone())
     }

@@ -52,12 +52,12 @@ impl Pod {
         vm: Option<&VirtualMachine>,
         vmi: Option<&VirtualMachineInstance>,
         volume: &str,
-        binding: impl Fn(&str) -> ClaimPhase,
+        phase_of: impl Fn(&str) -> ClaimPhase,
     ) -> Self {
         let coming = hotplug::on_their_way(vm, vmi).into_iter().filter(|(_, way)| *way == Direction::In);
         let mut pod = Self::default();
         for (name, _) in coming {
-            match binding(&name) {
+            match phase_of(&name) {
                 ClaimPhase::Missing => pod.missing.push(name),
                 ClaimPhase::Unbound => pod.unbound.push(name),
                 ClaimPhase::Bound | ClaimPhase::NotWatched if name != volume => pod.others.push(name),
@@ -163,8 +163,8 @@ mod tests {
                 {"name": "pvc-1", "phase": "Pending", "reason": "FailedPvcNotFound", "hotplugVolume": {}},
                 {"name": "pvc-2", "phase": phase, "hotplugVolume": {"attachPodName": "hp-volume-1"}}]}}))
         .unwrap();
-        let binding = |name: &str| if name == "pvc-1" { of_first } else { ClaimPhase::Bound };
-        let pod = &Pod::of(Some(&vm), Some(&vmi), "pvc-2", binding);
+        let phase_of = |name: &str| if name == "pvc-1" { of_first } else { ClaimPhase::Bound };
+        let pod = &Pod::of(Some(&vm), Some(&vmi), "pvc-2", phase_of);
         let progress = &hotplug::how_far(Some(&vmi), "pvc-2");
         let (volume, vmi) = (&HostName::from_handle("pvc-2").unwrap(), Some(&vmi));
         let waiting = Waiting { volume, doing: "is not in", machine: "node-1", progress, vmi, pod };

@@ -37,8 +37,7 @@ pub(super) async fn delete_volume(
         host.check_owner(claim).await?;
         machine_disk::refuse_deletion(host, claim)?;
         if plan.may_be_in_machine {
-            let (machines, running) = (Machines::list(host).await?, instances(host).await?);
-            let with = with_volume(name, &machines, &running);
+            let (machines, with) = machines_with(host, name).await?;
             let ownership = claim.annotations().get(CSI_ATTACH).and_then(|text| Ownership::parse(text));
             if !with.is_empty() {
                 let Some(machine) = left_behind::in_machine(&with, ownership.as_ref(), &machines) else {
@@ -57,10 +56,9 @@ pub(super) async fn delete_volume(
         if plan.may_be_needed {
             needed.volume(host, name).await?;
         }
+        // last, because the first such question of a process begins the watches
         if !plan.may_be_in_machine && is_shown_in_machine(attacher, name).await {
-            // a watch may be old
-            let (machines, running) = (Machines::list(host).await?, instances(host).await?);
-            let with = with_volume(name, &machines, &running);
+            let (_, with) = machines_with(host, name).await?;
             if !with.is_empty() {
                 return Err(attached(host.namespace(), name, &with));
             }
@@ -175,6 +173,13 @@ async fn is_shown_in_machine(attacher: &Attacher, name: &HostName) -> bool {
         || instances.is_some_and(|all| all.list().iter().any(|vmi| of_instance(vmi) != hotplug::Disk::Absent))
 }
 
+/// The machines of the host, and the names of those that have the volume, by lists of now: a watch may be old.
+async fn machines_with(host: &Host, name: &HostName) -> Result<(Machines, Vec<String>), Refusal> {
+    let (machines, running) = (Machines::list(host).await?, instances(host).await?);
+    let with = with_volume(name, &machines, &running);
+    Ok((machines, with))
+}
+
 /// The machines that have the volume.
 fn with_volume(name: &HostName, machines: &Machines, running: &[VirtualMachineInstance]) -> Vec<String> {
     let mut with = machines.with(name.as_str()).to_vec();
@@ -193,7 +198,7 @@ fn attached(namespace: &str, name: &HostName, with: &[String]) -> Refusal {
     let machines: Vec<_> = with.iter().map(|machine| format!("{namespace}/{machine}")).collect();
     Refusal::precondition(format!(
         "volume {name} is in VirtualMachine {} on the host: detach it first: end the Pods that use it, or, where no \
-         VolumeAttachment names it, remove the disk from the machine in Harvester",
+         VolumeAttachment names it, remove the disk from the machine there",
         machines.join(" and ")
     ))
 }
@@ -391,7 +396,7 @@ mod tests {
         let name = HostName::from_handle("pvc-1").unwrap();
         let refused = attached("shop", &name, &["a".to_owned(), "b".to_owned()]);
         assert_eq!(refused.code, Code::FailedPrecondition);
-        for part in ["VirtualMachine shop/a and shop/b on the host: detach it first", "in Harvester"] {
+        for part in ["VirtualMachine shop/a and shop/b on the host: detach it first", "remove the disk"] {
             assert!(refused.message.contains(part), "{part}: {refused}");
         }
     }

@@ -219,7 +219,7 @@ impl HostState {
         self.machines.get(name).map_or((None, None), |(vm, vmi)| (vm.as_deref(), vmi.as_deref()))
     }
 
-    pub(super) fn binding(&self, claim: &str) -> ClaimPhase {
+    pub(super) fn claim_phase(&self, claim: &str) -> ClaimPhase {
         ClaimPhase::of(self.claims.get(claim).map(AsRef::as_ref))
     }
 

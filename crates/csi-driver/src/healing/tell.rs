@@ -77,7 +77,7 @@ pub(super) fn awaited(
     machine: &str,
 ) -> PendingEvent {
     let (vm, vmi) = host.machine(machine);
-    let pod = &Pod::of(vm, vmi, volume.name.as_str(), |claim| host.binding(claim));
+    let pod = &Pod::of(vm, vmi, volume.name.as_str(), |claim| host.claim_phase(claim));
     let why = |doing, progress| {
         why_not(names, &Waiting { volume: &volume.name, doing, machine, progress, vmi, pod })
     };

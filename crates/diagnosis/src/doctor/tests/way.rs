@@ -200,30 +200,19 @@ async fn a_harvester_that_does_not_answer_is_asked_for_its_version_alone() {
     assert!(endpoint.verdict == Verdict::Red && endpoint.sentence.contains("timed out"), "{endpoint:?}");
 }
 
-#[test]
-fn a_load_balancer_that_was_made_a_moment_ago_says_nothing_about_who_is_to_answer() {
-    let young = told(|facts| {
+#[rstest]
+#[case::that_was_made_a_moment_ago(json!({"creationTimestamp": "2026-11-23T11:59:30Z"}))]
+#[case::that_somebody_deleted(
+    json!({"creationTimestamp": "2026-11-23T11:00:00Z", "deletionTimestamp": "2026-11-23T11:00:00Z"}))]
+fn a_load_balancer_without_a_status_says_nothing_about_who_is_to_answer(#[case] times: serde_json::Value) {
+    let told = told(|facts| {
         change(&mut facts.harvester, &read::balancers("team-a"), |all| {
             all["items"][0]["status"] = json!({});
-            all["items"][0]["metadata"]["creationTimestamp"] = json!("2026-11-23T11:59:30Z");
+            let metadata = all["items"][0]["metadata"].as_object_mut().unwrap();
+            metadata.extend(times.as_object().unwrap().clone());
         });
     });
-    assert_eq!(young, [("load-balancer", Verdict::NotAsked)]);
-}
-
-#[test]
-fn a_load_balancer_that_somebody_deleted_before_it_had_a_status_says_nothing_about_who_is_to_answer() {
-    let deleted = told(|facts| {
-        change(&mut facts.harvester, &read::balancers("team-a"), |all| {
-            all["items"][0]["status"] = json!({});
-            all["items"][0]["metadata"]["creationTimestamp"] = json!("2026-11-23T11:00:00Z");
-            all["items"][0]["metadata"]["deletionTimestamp"] = json!("2026-11-23T11:00:00Z");
-        });
-    });
-    assert!(
-        deleted.iter().all(|(id, verdict)| (*id, *verdict) == ("load-balancer", Verdict::NotAsked)),
-        "{deleted:?}"
-    );
+    assert_eq!(told, [("load-balancer", Verdict::NotAsked)]);
 }
 
 #[test]

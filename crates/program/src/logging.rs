@@ -66,8 +66,8 @@ impl Logging {
             .with_ansi(!self.plain && std::io::stderr().is_terminal())
             .with_writer(std::io::stderr);
         let lines = if self.json { lines.json().boxed() } else { lines.boxed() };
-        let given = std::env::var("RUST_LOG").ok().filter(|_| self.plain);
-        let levels = given.as_deref().and_then(levels).or_else(|| levels(&self.filter)).unwrap_or_default();
+        let given = if self.plain { given_levels() } else { None };
+        let levels = given.or_else(|| levels(&self.filter)).unwrap_or_default();
         let started = tracing_subscriber::registry().with(levels).with(lines).try_init();
         if let Err(error) = started {
             tracing::debug!("logging was started before: {error}");
@@ -78,6 +78,11 @@ impl Logging {
 /// The levels of modules: `warn,kube=info`. `None` where the text is none, or empty.
 pub fn levels(text: &str) -> Option<Targets> {
     (!text.is_empty()).then(|| text.parse().ok()).flatten()
+}
+
+/// The levels that the variable `RUST_LOG` gives.
+pub fn given_levels() -> Option<Targets> {
+    levels(&std::env::var("RUST_LOG").ok()?)
 }
 
 /// Logs what is wrong with flags or environment. Returns the exit code for that.

@@ -7,7 +7,10 @@ use std::{
 };
 
 use clap::{CommandFactory, Parser, error::ErrorKind};
-use program::{TaskGroup, logging::levels};
+use program::{
+    TaskGroup,
+    logging::{given_levels, levels},
+};
 use tracing_subscriber::{fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
 use crate::{
@@ -59,8 +62,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    let given = std::env::var("RUST_LOG").ok();
-    let levels = given.as_deref().and_then(levels).or_else(|| levels(LOGGED)).unwrap_or_default();
+    let levels = given_levels().or_else(|| levels(LOGGED)).unwrap_or_default();
     let lines = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
     tracing_subscriber::registry().with(levels).with(lines).init();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {

@@ -126,7 +126,9 @@ impl Environment {
         let simulating = tasks.child();
         let simulation = simulate(options, &clusters, &address_plan, &simulating).await?;
         // a review reads every VM of its namespace: with thousands of them the time of the stand-in would be measured
-        fixtures::serve(&clusters.harvester, !options.measure, &tasks).await?;
+        let for_webhooks =
+            (!options.measure).then(|| clusters.harvester.client_for_webhooks()).transpose()?;
+        fixtures::serve(&clusters.harvester, for_webhooks, &tasks).await?;
         let vms = ready::vms(&guest, &harvester, options.guest_nodes).await?;
         progress(&format!("{} VMs, each a node of guest cluster {}", vms.len(), crate::GUEST_CLUSTER));
 

@@ -54,7 +54,7 @@ type Run = Pin<Box<dyn Future<Output = Report>>>;
 impl Runs {
     /// Makes the run of the seed that the variable names, prints its report and ends the process.
     pub(crate) fn one(self, run: impl FnOnce(u64, TestCluster) -> Run + Send + 'static) {
-        if let Some(levels) = env::var("RUST_LOG").ok().as_deref().and_then(program::logging::levels) {
+        if let Some(levels) = program::logging::given_levels() {
             let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_timer(SchedulesTime);
             tracing_subscriber::registry().with(levels).with(lines).init();
         }

@@ -54,13 +54,16 @@ pub(super) async fn hosts_and_vms(harvester: &Client, count: u8, version: &str) 
     Ok(())
 }
 
-/// Lets the simulation answer for `subresources.kubevirt.io` and, with `webhooks`, refuse what KubeVirt and Harvester refuse
-/// of VMs and claims. It does so until `tasks` ends.
+/// Lets the simulation answer for `subresources.kubevirt.io` and, where `for_webhooks` is a client to look with, refuse what
+/// KubeVirt and Harvester refuse of VMs and claims. It does so until `tasks` ends.
 ///
 /// # Errors
 /// When it cannot be served, or the API server refuses to be told.
-pub(super) async fn serve(harvester: &Cluster, webhooks: bool, tasks: &TaskGroup) -> Result<()> {
-    let for_webhooks = webhooks.then(|| harvester.client_for_webhooks()).transpose()?;
+pub(super) async fn serve(
+    harvester: &Cluster,
+    for_webhooks: Option<Client>,
+    tasks: &TaskGroup,
+) -> Result<()> {
     let Some(server) = harvester.simulated() else {
         return aggregated::serve(&harvester.admin, for_webhooks.as_ref(), tasks).await;
     };
@@ -123,7 +126,8 @@ mod tests {
         let clusters = Clusters::start(&options, &dir, &tasks).await.unwrap();
         let harvester = &clusters.harvester.admin;
         hosts_and_vms(harvester, 1, &options.harvester_behaviour.version).await.unwrap();
-        serve(&clusters.harvester, true, &tasks).await.unwrap();
+        let for_webhooks = clusters.harvester.client_for_webhooks().unwrap();
+        serve(&clusters.harvester, Some(for_webhooks), &tasks).await.unwrap();
         let claims = Api::<PersistentVolumeClaim>::namespaced(harvester.clone(), crate::VM_NAMESPACE);
         let vms = Api::<VirtualMachine>::namespaced(harvester.clone(), crate::VM_NAMESPACE);
         let patching = PatchParams::default();

@@ -450,6 +450,14 @@ mod tests {
         assert!(fault.contains("https://h:6443/") && !fault.contains("geheim"), "{fault}");
     }
 
+    // a Secret of Harvester holds whatever somebody put into it
+    #[tokio::test]
+    async fn a_token_that_no_header_can_carry_is_an_error_wherever_it_comes_from() {
+        let broken = config("https://h", "a").with_token("two\nletters");
+        let fault = Connection::open(&broken, &Options::named("part/1")).err().unwrap().to_string();
+        assert!(fault.contains("token: has a line break") && !fault.contains("letters"), "{fault}");
+    }
+
     /// Answers every connection with one JSON object that says who it is, and tells what was asked.
     async fn server(name: &'static str) -> (String, tokio::sync::mpsc::UnboundedReceiver<String>) {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

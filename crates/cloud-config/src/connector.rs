@@ -9,11 +9,11 @@
 //! 30 s, and a watch ends ten seconds after the time that it was asked to last ([`crate::silence`], five minutes in all).
 //!
 //! kube's own client builder takes no connector, so its stack is repeated here: base URI, credentials, headers, TLS by its
-//! `ConfigExt`, and no layer that sends a request twice.
+//! `ConfigExt`, tokens by [`Bearer`], and no layer that sends a request twice.
 
-use std::{io, time::Duration};
+use std::{error::Error, io, time::Duration};
 
-use http::{HeaderValue, Uri};
+use http::{HeaderValue, Request, Uri};
 use hyper::rt::{Read, Write};
 use hyper_util::{
     client::legacy::{
@@ -24,11 +24,13 @@ use hyper_util::{
 };
 use kube::{
     Client, Config,
-    client::{Body, ConfigExt as _},
+    client::{AuthError, Body, ConfigExt as _},
 };
-use tower::{BoxError, Service, ServiceBuilder};
+use tower::{BoxError, Service, ServiceBuilder, util::MapRequestLayer};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+
+use crate::bearer::Bearer;
 
 /// A silent connection is probed after this time …
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
@@ -48,6 +50,10 @@ const TCP_CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 /// # Errors
 /// Where certificates, credentials or the proxy of `config` are of no use.
 pub(crate) fn client(config: &Config) -> Result<Client, BoxError> {
+    open(config).map_err(|error| without_output(error, &plugin(config)))
+}
+
+fn open(config: &Config) -> Result<Client, BoxError> {
     match config.proxy_url.as_ref() {
         None => stack(config, tcp()),
         Some(proxy) if proxy.scheme_str() == Some("https") => {
@@ -129,13 +135,50 @@ where
         })
     });
     let hyper: HyperClient<_, Body> = HyperClient::builder(TokioExecutor::new()).build(in_time);
+    let bearer = Bearer::of(&config.auth_info).map_err(|(field, reason)| format!("{field}: {reason}"))?;
+    let auth = match bearer {
+        Some(_) => None,
+        None => config.auth_layer()?,
+    };
+    let authorize =
+        bearer.map(|bearer| MapRequestLayer::new(move |request: Request<Body>| bearer.authorize(request)));
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer()?)
+        .option_layer(authorize)
+        .option_layer(auth)
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
         .service(hyper);
+    let plugin = plugin(config);
+    let service =
+        ServiceBuilder::new().map_err(move |error: BoxError| without_output(error, &plugin)).service(service);
     Ok(Client::new(service, config.default_namespace.clone()))
+}
+
+/// The program that the kubeconfig of a person names for its token.
+fn plugin(config: &Config) -> String {
+    let exec = config.auth_info.exec.as_ref();
+    exec.and_then(|exec| exec.command.clone()).unwrap_or_else(|| "auth-provider".to_owned())
+}
+
+/// The error of a plugin without its variables and without what it wrote, the token perhaps: kube repeats all of these.
+fn without_output(error: BoxError, plugin: &str) -> BoxError {
+    let mut next: Option<&(dyn Error + 'static)> = Some(&*error);
+    while let Some(cause) = next {
+        let how = match cause.downcast_ref() {
+            Some(AuthError::AuthExecRun { out, .. }) => format!("failed ({})", out.status),
+            Some(AuthError::AuthExecParse(_)) => "wrote no ExecCredential".to_owned(),
+            _ => {
+                next = cause.source();
+                continue;
+            }
+        };
+        let text = format!(
+            "the plugin {plugin:?} that the kubeconfig names {how}; what it wrote may be secret and is not shown"
+        );
+        return text.into();
+    }
+    error
 }
 
 #[cfg(test)]
@@ -148,6 +191,24 @@ mod tests {
     use tower::ServiceExt as _;
 
     use super::*;
+
+    #[rstest]
+    #[case::that_fails("echo SECRET-TOKEN; echo SECRET-WORD >&2; exit 3", "failed (exit status: 3)")]
+    #[case::that_writes_something_else("echo '{SECRET-TOKEN'", "wrote no ExecCredential")]
+    #[tokio::test]
+    async fn of_a_plugin_neither_its_variables_nor_what_it_wrote_are_told(
+        #[case] script: &str,
+        #[case] expected: &str,
+    ) {
+        let mut config = Config::new("https://guest.example:6443".parse().unwrap());
+        let exec = serde_json::json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh",
+            "args": ["-c", script], "env": [{"name": "API_SECRET", "value": "SECRET-VALUE"}], "interactiveMode": "Never"}});
+        config.auth_info = serde_json::from_value(exec).unwrap();
+        let error = client(&config).err().unwrap();
+        let text = crate::error::one_line(&*error);
+        assert!(text.contains(&format!("the plugin \"sh\" that the kubeconfig names {expected}")), "{text}");
+        assert!(!text.contains("SECRET"), "{text}");
+    }
 
     // fault 4: a server that died without a reset was noticed by watches after 300 s
     #[tokio::test]

@@ -104,8 +104,12 @@ pub(crate) fn of_user(user: &AuthInfo) -> Option<Expiry> {
         (None, Some(file)) => fs::read(file).ok()?,
         (None, None) => return None,
     };
-    let certificate = CertificateDer::from_pem_slice(&pem).ok()?;
-    not_after(&certificate).map(Expiry::At)
+    of_certificate(&pem).map(Expiry::At)
+}
+
+/// When the first certificate of a PEM text ends.
+pub fn of_certificate(pem: &[u8]) -> Option<Timestamp> {
+    not_after(&CertificateDer::from_pem_slice(pem).ok()?)
 }
 
 /// What a JSON web token says of itself; nobody has checked its signature.

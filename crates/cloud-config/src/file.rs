@@ -13,6 +13,7 @@ use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{
+    bearer,
     error::{Error, one_line},
     fingerprint::Fingerprint,
     outside::{self, Outside},
@@ -246,7 +247,7 @@ fn settings(
     config.tls_server_name = cluster.tls_server_name.clone();
     config.proxy_url = proxy::decide(&config.cluster_url, cluster.proxy_url.as_deref(), environment)
         .map_err(|reason| ("proxy", reason))?;
-    config.auth_info = user;
+    config.auth_info = bearer::judged(user)?;
     Ok(config)
 }
 
@@ -399,6 +400,21 @@ contexts: [{name: default, context: {cluster: default, user: default, namespace:
         assert!(error.contains("/etc/kubernetes/cloud-config"), "{error}");
         assert!(error.contains(part), "{error}");
         assert_eq!(error.lines().count(), 1, "{error}");
+    }
+
+    // YAML's block form, in which people and templates write it, ends with a line break
+    #[rstest]
+    #[case::line_break("token: \"secret\\n\"")]
+    #[case::blanks("token: ' secret '")]
+    fn white_space_around_a_token_is_no_part_of_it(#[case] token: &str) {
+        assert_eq!(parse(&GOOD.replace("token: secret", token)).unwrap().token(), Some("secret"));
+    }
+
+    #[test]
+    fn a_token_over_two_lines_is_refused_by_its_field_and_without_a_letter_of_it() {
+        let error = parse(&GOOD.replace("token: secret", "token: \"secret\\nletters\"")).unwrap_err();
+        assert!(error.contains("cloud-config, context \"default\": token: has a line break"), "{error}");
+        assert!(!error.contains("secret") && !error.contains("letters"), "{error}");
     }
 
     const EXEC: &str = "exec: {command: rm, apiVersion: client.authentication.k8s.io/v1}";

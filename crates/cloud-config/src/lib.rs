@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod answered;
+mod bearer;
 mod connection;
 mod connector;
 mod error;

@@ -52,14 +52,15 @@ pub fn token_of_copy<'a>(copy: &'a str, source: &str) -> Option<&'a str> {
     (is_newer && text == source.replace(&old, new)).then_some(new)
 }
 
-/// The token of the context's user in a kubeconfig; without `context` of the current one.
+/// The token of the context's user in a kubeconfig, without white space around it; without `context` of the current one.
 pub fn token_of(text: &str, context: Option<&str>) -> Option<String> {
     let kubeconfig = Kubeconfig::from_yaml(text).ok()?;
     let wanted = context.map(str::to_owned).or(kubeconfig.current_context)?;
     let context = kubeconfig.contexts.into_iter().find(|named| named.name == wanted)?.context?;
     let user = kubeconfig.auth_infos.into_iter().find(|named| Some(&named.name) == context.user.as_ref())?;
-    let token = user.auth_info?.token?.expose_secret().to_owned();
-    (!token.is_empty()).then_some(token)
+    let token = user.auth_info?.token?;
+    let token = token.expose_secret().trim();
+    (!token.is_empty()).then(|| token.to_owned())
 }
 
 /// Where a kubeconfig is looked for.

@@ -104,7 +104,10 @@ pub(crate) async fn inspect(used: &InUse, part: Part, options: &Options, now: Ti
         user: None,
         credential: life(end, now) + &note,
         ends_soon: !is_renewed && left.is_some_and(|left| left < expiry::WARN_BEFORE),
-        authority: expiry::of_authorities(config).into_iter().map(|end| life(end, now)).collect(),
+        authority: expiry::of_authorities(config)
+            .into_iter()
+            .map(|end| life_of_authority(end, now))
+            .collect(),
         rights: vec![],
     };
     let client = match Connection::open(config, options) {
@@ -171,6 +174,17 @@ fn life(end: Expiry, now: Timestamp) -> String {
     }
 }
 
+/// The same of a certificate of the authority. rustls, by which these programs connect, does not look at its end; Go does.
+fn life_of_authority(end: Expiry, now: Timestamp) -> String {
+    let words = life(end, now);
+    match end.remaining(now) {
+        Some(left) if left <= SignedDuration::ZERO => {
+            format!("{words}: what it signed IS REFUSED by kubectl and all other programs in Go")
+        }
+        _ => words,
+    }
+}
+
 /// The report for people.
 pub(crate) fn render(report: &Report) -> String {
     let Report { file, context, server, namespace, answer, user, credential, authority, rights, .. } = report;
@@ -225,6 +239,18 @@ mod tests {
     fn an_end_is_said_in_words(#[case] seconds: i64, #[case] expected: &str) {
         let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
         assert_eq!(life(Expiry::At(now + SignedDuration::from_secs(seconds)), now), expected);
+    }
+
+    #[rstest]
+    #[case::past(-60, true)]
+    #[case::soon(60, false)]
+    fn of_an_authority_that_has_ended_it_is_said_who_refuses_it(
+        #[case] seconds: i64,
+        #[case] is_refused: bool,
+    ) {
+        let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
+        let text = life_of_authority(Expiry::At(now + SignedDuration::from_secs(seconds)), now);
+        assert_eq!(text.contains("IS REFUSED by kubectl"), is_refused, "{text}");
     }
 
     /// A server that knows one account, and a cloud-config of it with this token.

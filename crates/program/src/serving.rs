@@ -8,6 +8,7 @@
 //! else on the paths that a flag opens.
 
 mod connections;
+mod listener;
 
 use std::{io, net::SocketAddr, path::PathBuf, pin::pin, sync::Arc, time::Duration};
 
@@ -39,14 +40,16 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub use self::connections::PeerAddress;
 use self::connections::{CONNECTIONS, Connections};
+pub use self::{connections::PeerAddress, listener::listen};
 use crate::TaskGroup;
 
 /// How long a connection may have no request under way; with [`GRACE`] within a minute.
 const IDLE: Duration = Duration::from_secs(50);
 /// How long to wait where a connection cannot be accepted, for want of file descriptors for instance.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+/// How long to wait before a port that was taken is tried again.
+const PORT_AGAIN: Duration = Duration::from_secs(60);
 /// How long open connections may finish when the process ends.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long a client may take for the headers of a request, the pause before it included; as in the API
@@ -72,7 +75,8 @@ pub enum Certificate {
 /// # Errors
 /// A sentence when the port is taken.
 pub fn http(tasks: &TaskGroup, address: SocketAddr, router: Router) -> Result<(), String> {
-    let listener = listen(address).map_err(|error| format!("serve HTTP at {address}: {error}"))?;
+    let listener = listen(address).and_then(TcpListener::from_std);
+    let listener = listener.map_err(|error| format!("serve HTTP at {address}: {error}"))?;
     http_on(tasks, listener, router);
     Ok(())
 }
@@ -80,6 +84,22 @@ pub fn http(tasks: &TaskGroup, address: SocketAddr, router: Router) -> Result<()
 /// Serves plain HTTP on a listener until `tasks` ends.
 pub fn http_on(tasks: &TaskGroup, listener: TcpListener, router: Router) {
     tasks.spawn(serve(tasks.stop.clone(), listener, DefaultAcceptor::new(), router));
+}
+
+/// Serves plain HTTP until `tasks` ends. Where the port is taken, this is logged and the port tried again: for what is
+/// not worth the end of the process.
+pub fn http_once_free(tasks: &TaskGroup, address: SocketAddr, router: Router) {
+    let Err(error) = http(tasks, address, router.clone()) else { return };
+    tracing::error!("{error}; it is tried again every {} s, and the rest goes on", PORT_AGAIN.as_secs());
+    let own = tasks.clone();
+    tasks.spawn_until_stop(async move {
+        sleep(PORT_AGAIN).await;
+        while let Err(error) = http(&own, address, router.clone()) {
+            tracing::debug!("{error}");
+            sleep(PORT_AGAIN).await;
+        }
+        tracing::info!("HTTP is served at {address}");
+    });
 }
 
 /// Serves HTTPS until `tasks` ends.
@@ -93,7 +113,8 @@ pub async fn https(
     router: Router,
 ) -> Result<(), String> {
     let tls = tls_config(certificate).await?;
-    let listener = listen(address).map_err(|error| format!("serve HTTPS at {address}: {error}"))?;
+    let listener = listen(address).and_then(TcpListener::from_std);
+    let listener = listener.map_err(|error| format!("serve HTTPS at {address}: {error}"))?;
     tasks.spawn(serve(tasks.stop.clone(), listener, RustlsAcceptor::new(tls), router));
     Ok(())
 }
@@ -112,12 +133,6 @@ pub async fn tls(
     let listener = TcpListener::from_std(listener)?;
     serve(tasks.stop.clone(), listener, RustlsAcceptor::new(certificates), router).await;
     Ok(())
-}
-
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let listener = std::net::TcpListener::bind(address)?;
-    listener.set_nonblocking(true)?;
-    TcpListener::from_std(listener)
 }
 
 /// Serves until `stop`; connections that are open then have [`GRACE`] to end.
@@ -161,7 +176,8 @@ where
 async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     let (stream, peer) = listener.accept().await?;
     stream.set_nodelay(true)?;
-    Ok((stream, peer))
+    // a socket of both families has a peer of IPv4 in the notation of IPv6, in which nobody knows loopback
+    Ok((stream, SocketAddr::new(peer.ip().to_canonical(), peer.port())))
 }
 
 /// Serves one connection until its client closes it, or it is idle, or `stop`.
@@ -280,6 +296,7 @@ fn is_open(path: &str, open: &[String]) -> bool {
 mod tests {
     use std::{
         future::pending,
+        net::{IpAddr, Ipv4Addr, Ipv6Addr},
         sync::atomic::{AtomicUsize, Ordering},
     };
 
@@ -295,6 +312,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        flags::listen_address,
         health::Health,
         http::{Metrics, router},
     };
@@ -361,6 +379,23 @@ mod tests {
         assert!(get(&client, "/livez").await.is_err());
     }
 
+    #[tokio::test]
+    async fn a_port_alone_is_served_in_both_families_and_this_machine_is_known_in_either() {
+        let listener = listen(listen_address(":0").unwrap()).unwrap();
+        let (port, tasks) = (listener.local_addr().unwrap().port(), TaskGroup::new());
+        let router = guarded(router(Health::default(), Metrics::default()), &[]);
+        http_on(&tasks, TcpListener::from_std(listener).unwrap(), router);
+        // a machine may have no IPv6
+        let there = |own: &IpAddr| std::net::TcpListener::bind((*own, 0)).is_ok();
+        let own = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
+        for own in own.into_iter().filter(there) {
+            let client = client("http", SocketAddr::new(own, port));
+            let metrics = get(&client, "/metrics").await;
+            assert!(metrics.as_ref().is_ok_and(|text| text.ends_with("# EOF\n")), "{own}: {metrics:?}");
+        }
+        tasks.end().await;
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_client_that_never_ends_its_headers_loses_its_connection() {
         let (address, tasks) = (free(), TaskGroup::new());
@@ -370,6 +405,18 @@ mod tests {
         let mut answer = Vec::new();
         let end = timeout(Duration::from_hours(1), slow.read_to_end(&mut answer)).await;
         assert!(end.is_ok(), "the server closes the connection");
+        tasks.end().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_port_that_was_taken_is_listened_on_once_it_is_free() {
+        let others = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, tasks) = (others.local_addr().unwrap(), TaskGroup::new());
+        http_once_free(&tasks, address, router(Health::default(), Metrics::default()));
+        sleep(PORT_AGAIN * 5 / 2).await;
+        drop(others);
+        sleep(PORT_AGAIN).await;
+        assert!(TcpStream::connect(address).await.is_ok());
         tasks.end().await;
     }
 

@@ -120,9 +120,11 @@ async fn a_bad_kubeconfig_changes_nothing_and_is_named_until_it_is_good() {
     let (mut followed, stop) = (connection.followed(), CancellationToken::new());
     tokio::spawn(connection.follow(Some(given.clone()), stop.clone()));
     let wrong_context = kubeconfig("https://new").replace("current-context: a", "current-context: b");
+    let wrapped = kubeconfig("https://new").replace("token: abc", "token: \"ab\\nc\"");
     for (content, why) in [
         (Some("{current-context: a, clus".to_owned()), "cannot be parsed"),
         (Some(wrong_context), "has no context \"b\""),
+        (Some(wrapped), "token: has a line break"),
         (None, "no cloud-config found"),
     ] {
         match content {

@@ -91,6 +91,22 @@ fn the_copy_counts_while_it_was_made_from_the_source_as_it_is() {
     }
 }
 
+#[test]
+fn a_source_that_has_its_token_in_a_block_of_yaml_has_copies_too() {
+    let block = |end| {
+        let token = token("demo", end);
+        format!(
+            "users:\n- name: a\n  user:\n    token: |\n      {token}\ncurrent-context: a
+clusters: [{{name: a, cluster: {{server: 'https://h'}}}}]
+contexts: [{{name: a, context: {{cluster: a, user: a, namespace: team-a}}}}]\n"
+        )
+    };
+    let folders = Folders::new(&block(1000));
+    folders.copy("..1", Some(&copy(&block(1000), &block(2000))));
+    let read = folders.places.read().unwrap();
+    assert_eq!((end(&read), read.is_copy()), (2000, true));
+}
+
 // who may write the Secret of the copy is not who gave the cloud-config
 #[rstest]
 #[case::namespace("team-a", "team-b")]

@@ -106,11 +106,11 @@ fn number<T: FromStr>(text: &str) -> Result<T, String> {
     })
 }
 
-/// `host:port`, or `:port` for all addresses of IPv4.
+/// `host:port`, or `:port` for all addresses of both families, as in Go: `[::]:port`, which is for `serving::listen`.
 ///
 /// # Errors
 /// A sentence that shows the form.
 pub fn listen_address(text: &str) -> Result<SocketAddr, String> {
-    let full = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
+    let full = if text.starts_with(':') { format!("[::]{text}") } else { text.to_owned() };
     full.parse().map_err(|_| "write it as 127.0.0.1:9402 or :9402".to_owned())
 }

@@ -457,7 +457,7 @@ async fn nudge(client: &Client, attachment: &str, versions: &HashMap<String, Str
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
         Err(error) => {
-            Err(Refusal::of_host(&format!("wake the attacher by VolumeAttachment {attachment}"), &error))
+            Err(Refusal::of_guest(&format!("wake the attacher by VolumeAttachment {attachment}"), &error))
         }
     }
 }

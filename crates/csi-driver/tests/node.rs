@@ -217,11 +217,38 @@ on_a_machine!(a_raw_device_is_published_once_and_written_through, EXT4, async |m
     assert_eq!(stats.usage[0].total, i64::try_from(64 * MIB).unwrap());
     disk.grow(128 * MIB);
     assert_eq!(machine.expand("pvc-1", &target, 128 * MIB).await.unwrap(), 128 * MIB);
-    let refusal = machine.publish_read_only("pvc-1", "pod-2", &used).await.unwrap_err();
-    assert_eq!(refusal.code(), Code::FailedPrecondition);
     machine.unpublish("pvc-1", "pod-1").await.unwrap();
     assert!(!target.exists());
     machine.unstage("pvc-1").await.unwrap();
+});
+
+// docs/contract/csi-driver.md#read-only
+on_a_machine!(a_read_only_pod_gets_a_raw_device_while_another_writes, EXT4, async |machine| {
+    let disk = machine.disk("pvc-1", 64 * MIB);
+    let used = block(Mode::SingleNodeWriter);
+    machine.stage("pvc-1", &used).await.unwrap();
+    for _ in 0..2 {
+        machine.publish_read_only("pvc-1", "reader", &used).await.unwrap();
+    }
+    machine.publish("pvc-1", "writer", &used).await.unwrap();
+    let target = machine.target("reader");
+    assert_eq!(machine.layers(&target), 1);
+    assert_eq!(fs::metadata(&target).unwrap().rdev(), fs::metadata(disk.path()).unwrap().rdev());
+    fs::write(machine.target("writer"), "raw data").unwrap();
+    assert!(fs::read(&target).unwrap().starts_with(b"raw data"));
+});
+
+// docs/contract/csi-driver.md#read-only
+on_a_machine!(a_raw_device_is_not_published_with_a_mode_that_only_reads, EXT4, async |machine| {
+    let _disk = machine.disk("pvc-1", 64 * MIB);
+    for (mode, code) in [
+        (Mode::SingleNodeReaderOnly, Code::FailedPrecondition),
+        (Mode::MultiNodeReaderOnly, Code::InvalidArgument),
+    ] {
+        let refusal = machine.publish("pvc-1", "pod-1", &block(mode)).await.unwrap_err();
+        assert_eq!(refusal.code(), code, "{refusal}");
+    }
+    assert_eq!(machine.layers(&machine.target("pod-1")), 0);
 });
 
 async fn a_volume_of_the_go_driver(machine: &Machine, file_system: &str, grows: bool) {

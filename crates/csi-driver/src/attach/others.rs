@@ -52,9 +52,14 @@ fn truth(machine: &Machine, recorded: &Recorded, other: Option<Machine>) -> Trut
 }
 
 impl Session<'_> {
-    /// The end of an attachment: refused where another machine has the volume too.
-    pub(super) async fn alone_in(&self, machine: &str, added: Added) -> Result<(), Refusal> {
-        let is_sure = added == Added::Blindly;
+    /// The end of an attachment: refused where another machine has the volume too. Watches say so where they tell of
+    /// `written` too, the version of the machine that this call has added the disk to.
+    pub(super) async fn alone_in(&self, machine: &str, added: Added, written: &str) -> Result<(), Refusal> {
+        let is_sure = match added {
+            Added::No => false,
+            Added::OnVersion => !self.call.echoes(written).await,
+            Added::Blindly => true,
+        };
         if self.others(machine, is_sure).await?.is_empty() {
             return Ok(());
         }

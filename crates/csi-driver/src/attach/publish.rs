@@ -27,7 +27,7 @@ use super::{
     session::{BLOCKED_FOR, LOOK_AGAIN, SILENT_FOR, Seen, Session, class, is_bound, is_later},
     watches::Changes,
 };
-use crate::refusal::Refusal;
+use crate::{refusal::Refusal, volume::record::VolumeRecord};
 use decide::{Answers, Facts, Order, Question, Step, Why, Write};
 use write::Wrote;
 
@@ -38,10 +38,14 @@ pub const TRIES: usize = 50;
 #[derive(Default)]
 struct Course {
     is_fresh: bool,
+    /// The last wait heard nothing: what was seen before it may be old.
+    were_silent: bool,
     is_alone: bool,
     has_changed_way: bool,
     tries: usize,
     added: Added,
+    /// The version of the machine with the disk, as the host answered this call.
+    written: String,
     /// When the annotation was written that this call added the disk by.
     annotated: Option<Instant>,
     /// The version of the machine for which the host refused a write, and why.
@@ -101,7 +105,7 @@ impl Course {
             Wrote::OtherWay(why) if self.has_changed_way => return Err(why),
             Wrote::OtherWay(_) => self.has_changed_way = true,
             Wrote::Added { vm, how, begun } => {
-                (self.added, self.annotated) = (how, Some(begun));
+                (self.added, self.annotated, self.written) = (how, Some(begun), plug::version(&vm));
                 return Ok(After::Added(vm));
             }
         }
@@ -121,7 +125,7 @@ impl Session<'_> {
             } else {
                 turns.beside_others(machine).await
             };
-            let seen = self.see(machine, course.is_fresh).await?;
+            let seen = self.see_again(machine, course.is_fresh, course.were_silent).await?;
             if let Some((ownership, leaving)) = seen.recorded().leaving() {
                 drop(turn);
                 self.finish(ownership, leaving).await?;
@@ -148,14 +152,17 @@ impl Session<'_> {
                     let volume = self.volume.as_str();
                     let disk = hotplug::disk(seen.vm.as_deref(), seen.vmi.as_deref(), volume);
                     self.attacher.pace.came(machine, volume, disk == Disk::Ready);
-                    return self.alone_in(machine, course.added).await;
+                    return self.alone_in(machine, course.added, &course.written).await;
                 }
                 Next::Wait(until) => {
                     drop(turn);
-                    match until {
+                    course.were_silent = match until {
                         Some(_) => self.change(&changes, until).await,
-                        None => self.in_patience(self.change(&changes, None)).await?,
-                    }
+                        None => {
+                            let has_read = seen.is_fresh || course.were_silent;
+                            self.change_in_patience(&changes, None, has_read).await?
+                        }
+                    };
                     course.is_fresh = false;
                     continue;
                 }
@@ -195,7 +202,7 @@ impl Session<'_> {
             match self.until_ready(machine, vm, &mut course, &changes).await? {
                 // nobody gives a disk back so early
                 Ready::Yes if course.annotated.is_some_and(|begun| begun.elapsed() < UNMOUNTED_FOR) => {
-                    return self.alone_in(machine, course.added).await;
+                    return self.alone_in(machine, course.added, &course.written).await;
                 }
                 // the annotation is read now that the disk is there: somebody may be about to take it out
                 Ready::Yes => continue,
@@ -293,20 +300,24 @@ impl Session<'_> {
                 let is_former_self = former.vm == machine && vm.is_none();
                 answers.there = if is_former_self { There::NoMachine } else { there };
             }
-            (Question::Watched, _) => {
-                answers.elsewhere =
-                    Elsewhere::Watched(self.machines_with_volume(Some(machine), false).await?);
-            }
-            (Question::Listed, _) => {
-                answers.elsewhere =
-                    Elsewhere::In(self.machines_with_volume(Some(machine), seen.is_fresh).await?);
+            (Question::Watched | Question::Listed, _) => {
+                // the Go driver, which writes no annotation, may have it elsewhere
+                let is_ours = VolumeRecord::of(claim).is_some();
+                let may_be_old = !is_ours && self.call.may_be_old().await;
+                let is_listed = may_be_old || question == Question::Listed && seen.is_fresh;
+                let machines = self.machines_with_volume(Some(machine), is_listed).await?;
+                answers.elsewhere = match question {
+                    Question::Watched if !may_be_old => Elsewhere::Watched(machines),
+                    _ => Elsewhere::In(machines),
+                };
             }
         }
         Ok(())
     }
 
     /// Waits until the instance has the disk, or the machine does not run. Not so where somebody took it away again. A watch
-    /// may be late by a whole stay of the volume: the instance is read, unless the watch shows it as of after `vm`.
+    /// may be late by a whole stay of the volume: the instance is read, unless the watch shows it as of after `vm`, and after
+    /// each wait that heard nothing.
     async fn until_ready(
         &self,
         machine: &str,
@@ -314,14 +325,17 @@ impl Session<'_> {
         course: &mut Course,
         changes: &Changes,
     ) -> Result<Ready, Refusal> {
+        let mut were_silent = false;
         loop {
+            let read = if were_silent { self.read_past_watches(machine).await } else { None };
             let watched = match self.call.machines().await {
                 Some(machines) => machines.get(&self.call.key(machine)),
                 None => Some(vm.clone()),
             };
-            let mut vmi = match self.call.instances().await {
-                Some(instances) => self.watched_instance(&instances, machine),
-                None => self.read_instance(machine).await?,
+            let mut vmi = match (read, self.call.instances().await) {
+                (Some(vmi), _) => vmi,
+                (None, Some(instances)) => self.watched_instance(&instances, machine),
+                (None, None) => self.read_instance(machine).await?,
             };
             let volume = self.volume.as_str();
             let mut disk = hotplug::disk(watched.as_deref(), vmi.as_deref(), volume);
@@ -360,7 +374,7 @@ impl Session<'_> {
             match self.follow(&mut course.following, watched, vmi).await? {
                 Followed::Wait(until) => {
                     let until = until.into_iter().chain(leaves_at).min();
-                    self.in_patience(self.change(changes, until)).await?;
+                    were_silent = self.change_in_patience(changes, until, were_silent).await?;
                 }
                 Followed::Healed => return Ok(Ready::Again),
                 Followed::Refused { version, why } => return Ok(Ready::Refused { version, why }),

@@ -137,6 +137,32 @@ impl<'a> Session<'a> {
         Ok(Seen { claim, vm, vmi, is_fresh })
     }
 
+    /// [`Session::see`]; after a wait in which the watches were silent all is read, or what they say counts where the host
+    /// does not answer.
+    pub(super) async fn see_again(
+        &self,
+        machine: &str,
+        is_fresh: bool,
+        were_silent: bool,
+    ) -> Result<Seen, Refusal> {
+        if were_silent
+            && !is_fresh
+            && let Ok(seen) = self.see(machine, true).await
+        {
+            return Ok(seen);
+        }
+        self.see(machine, is_fresh).await
+    }
+
+    /// Reads the machine, which is known from then on, and returns its instance. `None` where the host does not answer.
+    pub(super) async fn read_past_watches(
+        &self,
+        machine: &str,
+    ) -> Option<Option<Arc<VirtualMachineInstance>>> {
+        let (vm, vmi) = tokio::join!(self.read_machine(machine), self.read_instance(machine));
+        vm.and(vmi).ok()
+    }
+
     /// Refuses another cluster's claim. Our own one is known by the label of our machine, which is mostly watched.
     pub(super) async fn check_owner(&self, claim: &PersistentVolumeClaim) -> Result<(), Refusal> {
         let host = &self.attacher.host;
@@ -403,20 +429,41 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Waits for a change of what is watched, at most until then.
-    pub(super) async fn change(&self, changes: &Changes, until: Option<Instant>) {
+    /// Waits for a change of what is watched, at most until then. Returns whether none came: watches whose connection a
+    /// proxy holds are silent, and have no error.
+    pub(super) async fn change(&self, changes: &Changes, until: Option<Instant>) -> bool {
         let longest = until.map_or(LOOK_AGAIN, |until| until.saturating_duration_since(Instant::now()));
         self.wait(async {
             tokio::select! {
-                () = changes.next() => {}
-                () = sleep(longest.min(LOOK_AGAIN)) => self.call.complete(),
+                () = changes.next() => false,
+                () = sleep(longest.min(LOOK_AGAIN)) => {
+                    self.call.complete();
+                    true
+                }
             }
         })
-        .await;
+        .await
+    }
+
+    /// [`Session::change`], for as long as a caller is patient. Where that ends and nothing was read past the watches
+    /// (`has_read`), it is a reason to read and no refusal yet.
+    ///
+    /// # Errors
+    /// As [`Session::in_patience`].
+    pub(super) async fn change_in_patience(
+        &self,
+        changes: &Changes,
+        until: Option<Instant>,
+        has_read: bool,
+    ) -> Result<bool, Refusal> {
+        match self.in_patience(self.change(changes, until)).await {
+            Err(_) if !has_read => Ok(true),
+            waited => waited,
+        }
     }
 
     /// Waits, and has others work meanwhile.
-    pub(super) async fn wait(&self, wait: impl Future<Output = ()>) {
+    pub(super) async fn wait<T>(&self, wait: impl Future<Output = T>) -> T {
         match self.worker {
             Some(worker) => worker.free_during(wait).await,
             None => wait.await,

@@ -55,12 +55,12 @@ impl Session<'_> {
     /// [`Session::detach`], where a part of it may be done.
     pub(super) async fn detach_by(&self, machine: &str, mut own: Own) -> Result<(), Refusal> {
         let changes = self.call.changes_of(machine).with(self.volume.as_str());
-        let (mut is_fresh, mut tries, mut has_changed_way) = (false, 0, false);
+        let (mut is_fresh, mut were_silent, mut tries, mut has_changed_way) = (false, false, 0, false);
         let mut refused: Option<(String, Refusal)> = None;
         let (mut following, mut waits_since, mut has_finished) = (Following::default(), None, false);
         loop {
             let turn = self.attacher.turns.alone(machine).await;
-            let seen = self.see(machine, is_fresh).await?;
+            let seen = self.see_again(machine, is_fresh, were_silent).await?;
             if let Some((ownership, leaving)) = seen.recorded().leaving()
                 && !std::mem::replace(&mut has_finished, true)
             {
@@ -97,7 +97,8 @@ impl Session<'_> {
                 }
                 Removed::Later(then) => {
                     drop(turn);
-                    self.in_patience(self.change(&changes, then)).await?;
+                    let has_read = seen.is_fresh || were_silent;
+                    were_silent = self.change_in_patience(&changes, then, has_read).await?;
                     is_fresh = false;
                 }
                 Removed::Arrives(then) => {
@@ -266,7 +267,8 @@ impl Session<'_> {
     }
 
     /// Waits until template, instance and status have the volume no more, or somebody added it again. A watch may be late
-    /// by a whole stay of the volume: the instance is read, unless the watch shows it as of after the write `vm` of this call.
+    /// by a whole stay of the volume: the instance is read, unless the watch shows it as of after the write `vm` of this call,
+    /// and after each wait that heard nothing.
     async fn until_gone(
         &self,
         machine: &str,
@@ -274,16 +276,19 @@ impl Session<'_> {
         following: &mut Following,
         changes: &Changes,
     ) -> Result<Gone, Refusal> {
+        let mut were_silent = false;
         loop {
+            let read = if were_silent { self.read_past_watches(machine).await } else { None };
             let written = vm.as_deref().map(plug::version).unwrap_or_default();
             let vm = match self.call.machines().await {
                 Some(machines) => machines.get(&self.call.key(machine)),
                 None => vm.clone(),
             };
             let volume = self.volume.as_str();
-            let mut vmi = match self.call.instances().await {
-                Some(instances) => self.watched_instance(&instances, machine),
-                None => None,
+            let mut vmi = match (read, self.call.instances().await) {
+                (Some(vmi), _) => vmi,
+                (None, Some(instances)) => self.watched_instance(&instances, machine),
+                (None, None) => None,
             };
             let mut disk = hotplug::disk(vm.as_deref(), vmi.as_deref(), volume);
             if disk == Disk::Absent && !is_later(vmi.as_deref(), &written) {
@@ -298,7 +303,9 @@ impl Session<'_> {
             let (vm, vmi) = (vm.as_deref(), vmi.as_deref());
             self.explain("is still in", machine, progress, vm, vmi, BLOCKED_FOR).await;
             match self.follow(following, vm, vmi).await? {
-                Followed::Wait(until) => self.in_patience(self.change(changes, until)).await?,
+                Followed::Wait(until) => {
+                    were_silent = self.change_in_patience(changes, until, were_silent).await?;
+                }
                 Followed::Healed => {}
                 Followed::Refused { .. } => return Ok(Gone::AddedAgain),
             }

@@ -9,7 +9,12 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
-use super::{create, machine_disk, needed::Needed, published::Machines, wait};
+use super::{
+    create, machine_disk,
+    needed::Needed,
+    published::{Machines, virtual_machines},
+    wait,
+};
 use crate::{
     attach::{Attacher, export::Users, hotplug, on_for, ownership::Ownership},
     guest::User,
@@ -36,7 +41,7 @@ pub(super) async fn delete_volume(
     if let Some(claim) = &claim {
         host.check_owner(claim).await?;
         machine_disk::refuse_deletion(host, claim)?;
-        if plan.may_be_in_machine {
+        if plan.must_list_machines {
             let (machines, with) = machines_with(host, name).await?;
             let ownership = claim.annotations().get(CSI_ATTACH).and_then(|text| Ownership::parse(text));
             if !with.is_empty() {
@@ -57,7 +62,7 @@ pub(super) async fn delete_volume(
             needed.volume(host, name).await?;
         }
         // last, because the first such question of a process begins the watches
-        if !plan.may_be_in_machine && is_shown_in_machine(attacher, name).await {
+        if !plan.must_list_machines && is_shown_in_machine(attacher, name).await {
             let (_, with) = machines_with(host, name).await?;
             if !with.is_empty() {
                 return Err(attached(host.namespace(), name, &with));
@@ -123,7 +128,7 @@ async fn delete_as_read(
 /// What is looked at before a claim is deleted, and what is deleted before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plan {
-    may_be_in_machine: bool,
+    must_list_machines: bool,
     may_be_needed: bool,
     restore: Restore,
     may_have_export: bool,
@@ -141,13 +146,13 @@ fn decide(claim: Option<&PersistentVolumeClaim>) -> Plan {
     let Some(claim) = claim else {
         // the host would make the claim, which is not there yet
         let restore = Restore::Perhaps;
-        return Plan { may_be_in_machine: false, may_be_needed: false, restore, may_have_export: false };
+        return Plan { must_list_machines: false, may_be_needed: false, restore, may_have_export: false };
     };
     let is_restored = create::is_restored(claim);
     Plan {
         // Harvester keeps a claim that a machine uses, but not from the garbage collector; others are looked for in what
         // is watched
-        may_be_in_machine: is_restored || claim.annotations().contains_key(CSI_ATTACH),
+        must_list_machines: is_restored || claim.annotations().contains_key(CSI_ATTACH),
         may_be_needed: claim.metadata.deletion_timestamp.is_none(),
         restore: if is_restored { Restore::There } else { Restore::None },
         may_have_export: record::reach_of(claim) != Some(Reach::Disk),
@@ -167,27 +172,35 @@ async fn instances(host: &Host) -> Result<Vec<VirtualMachineInstance>, Refusal> 
 async fn is_shown_in_machine(attacher: &Attacher, name: &HostName) -> bool {
     let call = attacher.watches().begin_for_machines();
     let (machines, instances) = tokio::join!(call.machines(), call.instances());
-    let of_machine = |vm: &VirtualMachine| hotplug::disk(Some(vm), None, name.as_str());
-    let of_instance = |vmi: &VirtualMachineInstance| hotplug::disk(None, Some(vmi), name.as_str());
-    machines.is_some_and(|all| all.list().iter().any(|vm| of_machine(vm) != hotplug::Disk::Absent))
-        || instances.is_some_and(|all| all.list().iter().any(|vmi| of_instance(vmi) != hotplug::Disk::Absent))
+    machines.is_some_and(|all| all.list().iter().any(|vm| has(vm, name)))
+        || instances.is_some_and(|all| all.list().iter().any(|vmi| instance_has(vmi, name)))
 }
 
 /// The machines of the host, and the names of those that have the volume, by lists of now: a watch may be old.
 async fn machines_with(host: &Host, name: &HostName) -> Result<(Machines, Vec<String>), Refusal> {
-    let (machines, running) = (Machines::list(host).await?, instances(host).await?);
+    let (machines, running) = (virtual_machines(host).await?, instances(host).await?);
     let with = with_volume(name, &machines, &running);
-    Ok((machines, with))
+    Ok((Machines::of(&machines), with))
+}
+
+/// Whether the machine has the volume in its template, or was asked for it.
+fn has(vm: &VirtualMachine, name: &HostName) -> bool {
+    hotplug::disk(Some(vm), None, name.as_str()) != hotplug::Disk::Absent
+}
+
+/// Whether the instance has the volume, also where its machine gave it up and it has not left yet.
+fn instance_has(vmi: &VirtualMachineInstance, name: &HostName) -> bool {
+    hotplug::disk(None, Some(vmi), name.as_str()) != hotplug::Disk::Absent
 }
 
 /// The machines that have the volume.
-fn with_volume(name: &HostName, machines: &Machines, running: &[VirtualMachineInstance]) -> Vec<String> {
-    let mut with = machines.with(name.as_str()).to_vec();
-    // its machine gave it up, and it has not left yet
-    let has_it = |vmi: &&VirtualMachineInstance| {
-        hotplug::disk(None, Some(vmi), name.as_str()) != hotplug::Disk::Absent
-    };
-    with.extend(running.iter().filter(has_it).map(ResourceExt::name_any));
+fn with_volume(
+    name: &HostName,
+    machines: &[VirtualMachine],
+    running: &[VirtualMachineInstance],
+) -> Vec<String> {
+    let mut with: Vec<_> = machines.iter().filter(|vm| has(vm, name)).map(ResourceExt::name_any).collect();
+    with.extend(running.iter().filter(|vmi| instance_has(vmi, name)).map(ResourceExt::name_any));
     with.sort();
     with.dedup();
     with
@@ -355,7 +368,7 @@ mod tests {
     }
 
     fn plan(machine: bool, needed: bool, restore: Restore, export: bool) -> Plan {
-        Plan { may_be_in_machine: machine, may_be_needed: needed, restore, may_have_export: export }
+        Plan { must_list_machines: machine, may_be_needed: needed, restore, may_have_export: export }
     }
 
     fn user(node: &str, is_leaving: bool) -> User {
@@ -385,10 +398,22 @@ mod tests {
         #[case] claim: &str,
         #[case] expected: &[&str],
     ) {
-        let machines =
-            Machines::of(&[machine("a", &json!([{"persistentVolumeClaim": {"claimName": claim}}]))]);
         let name = HostName::from_handle("pvc-1").unwrap();
-        assert_eq!(with_volume(&name, &machines, &[]), expected);
+        let claim = json!([{"name": claim, "persistentVolumeClaim": {"claimName": claim}}]);
+        assert_eq!(with_volume(&name, &[machine("a", &claim)], &[]), expected);
+    }
+
+    // a subresource asks by the status first
+    #[test]
+    fn a_volume_is_in_a_machine_that_was_asked_for_it_or_has_it_as_datavolume() {
+        let name = HostName::from_handle("pvc-1").unwrap();
+        let options = json!({"addVolumeOptions": {"name": "pvc-1", "volumeSource":
+            {"persistentVolumeClaim": {"claimName": "pvc-1", "hotpluggable": true}}}});
+        let asked = serde_json::from_value(json!({"metadata": {"name": "a"}, "spec": {},
+            "status": {"volumeRequests": [options]}}));
+        let data_volume = json!([{"name": "disk-0", "dataVolume": {"name": "pvc-1"}}]);
+        let machines = [asked.unwrap(), machine("b", &data_volume), machine("c", &json!([]))];
+        assert_eq!(with_volume(&name, &machines, &[]), ["a", "b"]);
     }
 
     #[test]
@@ -424,6 +449,6 @@ mod tests {
             "status": {"phase": phase, "volumeStatus": [{"name": "pvc-1", "phase": "Detaching"}]}});
         let running = [serde_json::from_value(vmi).unwrap()];
         let name = HostName::from_handle("pvc-1").unwrap();
-        assert_eq!(with_volume(&name, &Machines::default(), &running) == ["a"], is_refused);
+        assert_eq!(with_volume(&name, &[], &running) == ["a"], is_refused);
     }
 }

@@ -23,11 +23,7 @@ pub(super) struct Machines {
 impl Machines {
     /// All machines of the namespace, of one state.
     pub(super) async fn list(host: &Host) -> Result<Self, Refusal> {
-        let machines = host::list(&host.machines()).await.map_err(|error| {
-            let doing = format!("list the VirtualMachines of namespace {} on the host", host.namespace());
-            Refusal::of_host(&doing, &error)
-        })?;
-        Ok(Self::of(&machines))
+        Ok(Self::of(&virtual_machines(host).await?))
     }
 
     pub(super) fn of(machines: &[VirtualMachine]) -> Self {
@@ -60,6 +56,13 @@ impl Machines {
     pub(super) fn name_of(&self, uid: &str) -> Option<&str> {
         self.names_by_uid.get(uid).map(String::as_str)
     }
+}
+
+pub(super) async fn virtual_machines(host: &Host) -> Result<Vec<VirtualMachine>, Refusal> {
+    host::list(&host.machines()).await.map_err(|error| {
+        let doing = format!("list the VirtualMachines of namespace {} on the host", host.namespace());
+        Refusal::of_host(&doing, &error)
+    })
 }
 
 /// The claims that a machine's template lists.

@@ -101,7 +101,9 @@ fn is_out_of_service(node: &Node) -> bool {
     taints.any(|taint| taint.key == OUT_OF_SERVICE)
 }
 
-/// Whether the kubelet reports, so that what it has mounted is listed.
+/// Whether the kubelet reports, so that what it has mounted is listed. One that was restarted lists of the volumes that it
+/// found mounted those that `status.volumesAttached` names: who removes a VolumeAttachment while its unmount hangs is warned in
+/// docs/storage.md.
 fn is_ready(node: &Node) -> bool {
     let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")

@@ -131,10 +131,12 @@ pub(crate) async fn publish(
             publish_files(settings, handle, &files, [&staging, &target], (options, is_alone), until).await
         }
         // A read-only mount does not stop writes to a device, and the device's own switch stops those of all pods.
-        None if request.readonly || access.only_reads() => Err(Refusal::precondition(
-            "a raw block device cannot be published to be read only, for Linux would let the pod write: remove readOnly \
-             from the pod's volume, or use a file system",
+        // Kubernetes asks for no such mode, so no kubelet keeps the user from writing.
+        None if access.only_reads() => Err(Refusal::precondition(
+            "a raw block device cannot be published with SINGLE_NODE_READER_ONLY, for Linux would let its user write: \
+             ask for SINGLE_NODE_WRITER, or use a file system",
         )),
+        // Kubelet, which sends `readonly`, gives the container no right to write to the device.
         None => publish_block(settings, handle, &target, is_alone, until).await,
     }
 }

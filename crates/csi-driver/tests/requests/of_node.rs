@@ -3,12 +3,13 @@
 use csi_driver::csi::{
     CapacityRange, NodeExpandVolumeRequest, NodeGetVolumeStatsRequest, NodePublishVolumeRequest,
     NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest,
+    volume_capability::{AccessType, BlockVolume, access_mode::Mode},
 };
 use tonic::Code;
 
 use super::{
     driver::{Driver, VOLUME},
-    rows::{Rows, capabilities, map, mount, secrets},
+    rows::{Rows, capabilities, capability, map, mount, secrets},
 };
 
 pub(crate) fn node(rows: &mut Rows, driver: &Driver) {
@@ -187,6 +188,17 @@ pub(crate) fn node(rows: &mut Rows, driver: &Driver) {
             ..publish.clone()
         };
         rows.add("Node/NodePublishVolume", field, "any", &request, Code::NotFound);
+    }
+    // kubelet keeps the pod from writing: it is the disk alone that is missing
+    let block = |mode| Some(capability(mode, AccessType::Block(BlockVolume {})));
+    for (what, mode, code) in [
+        ("block", Mode::SingleNodeWriter, Code::NotFound),
+        ("block in a mode that only reads", Mode::SingleNodeReaderOnly, Code::FailedPrecondition),
+        ("block in a mode that only reads, on many nodes", Mode::MultiNodeReaderOnly, Code::InvalidArgument),
+    ] {
+        let request =
+            NodePublishVolumeRequest { volume_capability: block(mode), readonly: true, ..publish.clone() };
+        rows.add("Node/NodePublishVolume", "readonly", what, &request, code);
     }
     let range = |required_bytes, limit_bytes| Some(CapacityRange { required_bytes, limit_bytes });
     for (what, capacity_range, code) in

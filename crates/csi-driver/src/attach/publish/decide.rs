@@ -66,9 +66,10 @@ pub(super) enum Question {
     Order,
     /// What the machine of the annotation has of the volume.
     There,
-    /// Which machines have the volume, by watches, which may be old.
+    /// Which machines have the volume, by watches, which may be old, or by a list where they are silent
+    /// and the volume is the Go driver's.
     Watched,
-    /// The same by a list, where all else was read afresh too.
+    /// The same by a list, where all else was read afresh too, or as above.
     Listed,
 }
 

@@ -161,7 +161,7 @@ impl Asked {
         }
         let nodes = guest.topologies().await;
         let nodes = nodes.map_err(|error| {
-            Refusal::of_host("list the Nodes of the guest cluster for --topology", &error)
+            Refusal::of_guest("list the Nodes of the guest cluster for --topology", &error)
         })?;
         self.places = topology::restricted(&self.places, &nodes)?;
         Ok(())

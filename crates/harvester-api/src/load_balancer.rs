@@ -160,6 +160,14 @@ pub struct HealthCheck {
     pub scheme: String,
 }
 
+/// What our webhook takes at most. More is a slip of the keyboard: the load balancer would wait for ever.
+impl HealthCheck {
+    /// Good or failed probes in a row.
+    pub const MOST_IN_A_ROW: i64 = 1_000;
+    /// Period or timeout: a day.
+    pub const LONGEST_SECONDS: i64 = 86_400;
+}
+
 /// What there is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

@@ -1,15 +1,23 @@
 //! Certificates for the webhook's server: a certificate authority of our own and a serving certificate.
 //!
-//! The secrets hold names, ends and the authority that signed beside the PEM texts, so that nothing here reads X.509.
-//! Secrets of the Go program hold none of it, and are replaced once; the Go program's authority stays in the bundle, so
-//! that API servers trust its replicas until they are gone.
+//! The secrets hold names, ends and the authority that signed beside the PEM texts. What is beside them tells that the texts
+//! are ours, and proves nothing: a backup, cert-manager and people put other texts there. Secrets of the Go program hold none
+//! of it, and are replaced once; the Go program's authority stays in the bundle, so that API servers trust its replicas until
+//! they are gone.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rustls::RootCertStore;
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::sign::CertifiedKey;
 
 /// How long an authority lasts, and how long before its end the rotator replaces it; in days.
 const AUTHORITY_DAYS: (i64, i64) = (3650, 365);
@@ -57,7 +65,7 @@ pub(crate) enum State {
     NeedsServing,
 }
 
-/// Finds the certificate that is missing, near its end, or not good for `names`.
+/// Finds the certificate that is missing, near its end, not good for `names`, or not what the secret says.
 pub(crate) fn state(
     authority: Option<&Authority>,
     serving: Option<&Serving>,
@@ -74,6 +82,8 @@ pub(crate) fn state(
             && renewal(serving.ends, SERVING_DAYS.1) > now
     };
     match serving.filter(good) {
+        // which of the two secrets somebody wrote into cannot be told
+        Some(serving) if !serving.is_signed() => State::NeedsAuthority,
         Some(serving) => {
             let until = renewal(serving.ends, SERVING_DAYS.1).min(renewal(authority.ends, AUTHORITY_DAYS.1));
             State::Good { until }
@@ -86,6 +96,28 @@ impl Serving {
     /// The first moment of its last day.
     pub(crate) fn end(&self) -> Timestamp {
         renewal(self.ends, 0)
+    }
+
+    /// Whether the authority beside it has signed it, and the key beside it is its own.
+    fn is_signed(&self) -> bool {
+        let provider = rustls::crypto::ring::default_provider();
+        let certificate = |pem: &str| CertificateDer::from_pem_slice(pem.as_bytes()).ok();
+        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).ok();
+        let (Some(own), Some(authority), Some(key)) =
+            (certificate(&self.certificate), certificate(&self.authority), key)
+        else {
+            return false;
+        };
+        // at a moment of its life: how much is left of that is no question here
+        let at = Duration::from_secs(u64::try_from(self.end().as_second()).unwrap_or_default());
+        let at = UnixTime::since_unix_epoch(at);
+        let mut roots = RootCertStore::empty();
+        let signed = roots.add(authority).and_then(|()| {
+            let own = ParsedCertificate::try_from(&own)?;
+            let algorithms = provider.signature_verification_algorithms.all;
+            verify_server_cert_signed_by_trust_anchor(&own, &roots, &[], at, algorithms)
+        });
+        signed.is_ok() && CertifiedKey::from_der(vec![own], key, &provider).is_ok()
     }
 }
 

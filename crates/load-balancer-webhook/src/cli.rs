@@ -1,7 +1,7 @@
 //! The process `harvester-load-balancer-webhook`: flags and environment of the Go program, and ours.
 
 use std::ffi::OsString;
-use std::net::{Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -101,9 +101,7 @@ async fn serve(flags: Flags, process: Process) -> anyhow::Result<()> {
     let client =
         local(&Local { kubeconfig: flags.kubeconfig.clone(), master: None }, &Options::named(&user_agent))?;
     let port = flags.https_port;
-    // all addresses of both families; where there is no IPv6, those of IPv4
-    let listener =
-        TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)));
+    let listener = serving::listen((Ipv6Addr::UNSPECIFIED, port).into());
     let listener = listener.with_context(|| format!("listen on port {port}"))?;
     if let Some(address) = flags.metrics_address {
         let router = http::router(process.health.clone(), process.metrics.clone());

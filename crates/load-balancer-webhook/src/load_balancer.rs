@@ -25,10 +25,6 @@ const PORTS_LISTED: usize = 20;
 /// A selector is compared with every VM of its namespace. No slice holds more than 1,000 backends.
 const SELECTOR_KEYS: usize = 100;
 const SELECTOR_VALUES: usize = 1_000;
-/// Of a health check: a day, and good or failed probes in a row. More is a slip of the keyboard, and the controller would wait
-/// for ever.
-const LONGEST_SECONDS: i64 = 86_400;
-const MOST_IN_A_ROW: i64 = 1_000;
 
 /// The surroundings of a guest cluster's load balancer, and of one whose claims are judged: its namespace. Empty for other
 /// load balancers of VMs.
@@ -302,10 +298,10 @@ fn health_check(check: Option<&HealthCheck>, old: &Value, listeners: &[Listener]
         faults.add(|| Fault::invalid(format!("healthyCheck: port {port} can only be a TCP backend port")));
     }
     let parameters = [
-        ("SuccessThreshold", "successThreshold", success_threshold, MOST_IN_A_ROW),
-        ("FailureThreshold", "failureThreshold", failure_threshold, MOST_IN_A_ROW),
-        ("PeriodSeconds", "periodSeconds", period_seconds, LONGEST_SECONDS),
-        ("TimeoutSeconds", "timeoutSeconds", timeout_seconds, LONGEST_SECONDS),
+        ("SuccessThreshold", "successThreshold", success_threshold, HealthCheck::MOST_IN_A_ROW),
+        ("FailureThreshold", "failureThreshold", failure_threshold, HealthCheck::MOST_IN_A_ROW),
+        ("PeriodSeconds", "periodSeconds", period_seconds, HealthCheck::LONGEST_SECONDS),
+        ("TimeoutSeconds", "timeoutSeconds", timeout_seconds, HealthCheck::LONGEST_SECONDS),
     ];
     let was_made = old["port"].as_i64().is_some_and(|port| port != 0);
     for (name, field, value, most) in parameters {

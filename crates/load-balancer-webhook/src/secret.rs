@@ -2,10 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cloud_config::expiry;
 use harvester_api::annotations::{CERTIFICATE_ENDS, CERTIFICATE_NAMES};
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
+use rcgen::KeyPair;
 
 use crate::certificate::{Authority, Serving};
 
@@ -21,12 +25,14 @@ const AUTHORITY: &str = "ca.crt";
 
 const PEM_END: &str = "-----END CERTIFICATE-----";
 
-/// The authority in a secret; nothing when another program made it.
+/// The authority in a secret; nothing when another program made it, or a key is there that signs nothing.
 pub(crate) fn authority(secret: &Secret) -> Option<Authority> {
     let bundle = text(secret, CERTIFICATE)?;
     let (certificate, former) = split_first(&bundle)?;
     let former = (!former.is_empty()).then_some(former);
-    Some(Authority { certificate, former, key: text(secret, KEY)?, ends: ends(secret)? })
+    let (key, ends) = (text(secret, KEY)?, ends(secret, &certificate)?);
+    KeyPair::from_pem(&key).ok()?;
+    Some(Authority { certificate, former, key, ends })
 }
 
 /// The first certificate in a secret of an authority, whichever program made it.
@@ -43,7 +49,8 @@ pub(crate) fn serving(secret: &Secret) -> Option<Serving> {
         .map(ToOwned::to_owned)
         .collect::<BTreeSet<_>>();
     let (certificate, key) = (text(secret, CERTIFICATE)?, text(secret, KEY)?);
-    Some(Serving { certificate, key, authority: text(secret, AUTHORITY)?, names, ends: ends(secret)? })
+    let ends = ends(secret, &certificate)?;
+    Some(Serving { certificate, key, authority: text(secret, AUTHORITY)?, names, ends })
 }
 
 /// What helps where secrets are missing and the webhook may not make them, in one line.
@@ -104,8 +111,12 @@ fn text(secret: &Secret, key: &str) -> Option<String> {
     String::from_utf8(bytes.clone()).ok().filter(|text| !text.is_empty())
 }
 
-fn ends(secret: &Secret) -> Option<jiff::civil::Date> {
-    secret.annotations().get(CERTIFICATE_ENDS)?.parse().ok()
+/// The day on which the certificate of a secret ends, by the certificate: the annotation tells only whose it is, because it stays
+/// when somebody puts another certificate there.
+fn ends(secret: &Secret, certificate: &str) -> Option<Date> {
+    secret.annotations().get(CERTIFICATE_ENDS)?;
+    let end = expiry::of_certificate(certificate.as_bytes())?;
+    Some(end.to_zoned(TimeZone::UTC).date())
 }
 
 /// The first and the second certificate of a bundle; a third is dropped.
@@ -118,7 +129,48 @@ fn split_first(bundle: &str) -> Option<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::certificate::{new_authority, new_serving};
+    use crate::certificate::{State, new_authority, new_serving, state};
+
+    /// The secret after somebody has put other texts into it; the annotations stay.
+    fn with(mut secret: Secret, texts: &[(&str, &str)]) -> Secret {
+        let texts = texts.iter().map(|(key, text)| ((*key).to_owned(), ByteString(text.as_bytes().to_vec())));
+        secret.data.get_or_insert_default().extend(texts);
+        secret
+    }
+
+    // restored from a backup, copied from another Harvester, filled by cert-manager or by hand
+    #[test]
+    fn a_certificate_or_a_key_that_somebody_put_beside_our_annotations_is_made_anew() {
+        let now = "2026-08-20T10:00:00Z".parse().unwrap();
+        let names = BTreeSet::from(["a.svc".to_owned()]);
+        let (ours, foreign) = (new_authority(None, now).unwrap(), new_authority(None, now).unwrap());
+        let made = |authority: &Authority| new_serving(authority, &names, now).unwrap();
+        let judged = |ca: &Secret, tls: &Secret| {
+            let (authority, serving) = (authority(ca), serving(tls));
+            state(authority.as_ref(), serving.as_ref(), &names, now)
+        };
+        let (ca, tls) = (with_authority(None, "lb", &ours), with_serving(None, "lb", &made(&ours)));
+        assert!(matches!(judged(&ca, &tls), State::Good { .. }));
+
+        let expired = new_serving(&ours, &names, "2020-01-01T10:00:00Z".parse().unwrap()).unwrap();
+        let other = made(&foreign);
+        for (pair, expected) in [(&expired, State::NeedsServing), (&other, State::NeedsAuthority)] {
+            let tls = with(tls.clone(), &[(CERTIFICATE, &*pair.certificate), (KEY, &*pair.key)]);
+            assert_eq!(judged(&ca, &tls), expected);
+        }
+        for key in [&*other.key, "letters"] {
+            assert_eq!(judged(&ca, &with(tls.clone(), &[(KEY, key)])), State::NeedsAuthority);
+        }
+
+        // what an authority signs whose key is another one's is trusted by nobody
+        let mixed = with(ca.clone(), &[(KEY, &*foreign.key)]);
+        let tls_of_mixed = with_serving(None, "lb", &made(&authority(&mixed).unwrap()));
+        assert_eq!(judged(&mixed, &tls_of_mixed), State::NeedsAuthority);
+        let old = new_authority(None, "2010-01-01T10:00:00Z".parse().unwrap()).unwrap();
+        let expired = with(ca.clone(), &[(CERTIFICATE, &*old.certificate), (KEY, &*old.key)]);
+        assert_eq!(judged(&expired, &tls), State::NeedsAuthority);
+        assert_eq!(authority(&with(ca, &[(KEY, "letters")])), None);
+    }
 
     #[test]
     fn a_stored_certificate_reads_back() {

@@ -16,6 +16,7 @@ use program::{
     flags::{Flag, Reader, Table},
     logging::Logging,
     pod::Identity,
+    serving,
 };
 use tokio::net::TcpListener;
 
@@ -172,7 +173,7 @@ async fn lead(flags: Flags, times: ElectionTimes, process: Process) -> anyhow::R
     let metrics = match flags.metrics_address {
         None => None,
         Some(address) => {
-            let listener = TcpListener::bind(address).await;
+            let listener = serving::listen(address).and_then(TcpListener::from_std);
             Some(listener.with_context(|| format!("serve metrics at {address}"))?)
         }
     };

@@ -314,14 +314,14 @@ impl Controller {
             Step::WriteSliceWithout { write, left } => {
                 let written = self.write("EndpointSlice", &self.caches.slices, seen, write, learned).await;
                 if let Ok(Acted::Done) = &written {
-                    self.slice_pace.wrote(key, left);
+                    self.slice_pace.wrote(key, seen.object.as_deref(), left);
                 }
                 written.map_err(failed)
             }
             Step::WriteSliceReadiness { write, flipped } => {
                 let written = self.write("EndpointSlice", &self.caches.slices, seen, write, learned).await;
                 match &written {
-                    Ok(Acted::Done) => self.slice_pace.wrote(key, flipped),
+                    Ok(Acted::Done) => self.slice_pace.wrote(key, seen.object.as_deref(), flipped),
                     // it is sent again at once: traffic must not go on to a backend that died
                     _ => self.slice_pace.limiter.keep(key),
                 }

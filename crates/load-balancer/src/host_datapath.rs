@@ -217,10 +217,15 @@ pub(crate) fn decide(seen: &Seen<'_>) -> DatapathPlan {
     let recorded = slice.map(|slice| slice::recorded_readiness(slice)).unwrap_or_default();
     let check = lb.spec.health_check.as_ref();
     let ready = readiness::of(backends, &recorded, probes::port(check).is_some());
-    let (ready, returns_in) = match slice {
+    let (mut ready, returns_in) = match slice {
         Some(_) => readiness::without_early_returns(ready, &recorded, backend_due_in),
         None => (ready, None),
     };
+    let is_open = source_ranges::admits_others(ranges.as_ref(), family, service.map(|service| &**service));
+    if is_open {
+        // the server may refuse the ranges: nobody is reached anew before the Service has them
+        ready.retain(|(backend, _)| recorded.contains_key(&backend.id));
+    }
     let listeners = &lb.spec.listeners;
     let probes = probes::targets(check, &selected.backends, &recorded);
     let refusal = refused.map(|RefusedWrite { kind, why }| {
@@ -234,6 +239,15 @@ pub(crate) fn decide(seen: &Seen<'_>) -> DatapathPlan {
     if let Some(refusal) =
         refusal.or_else(|| too_many(listeners.len()).filter(|_| listeners.len() > ports(service)))
     {
+        if is_open {
+            let Explanation { reason, message } = refusal;
+            let message = format!(
+                "{message}; the load balancer has no backends until the Service has the source ranges"
+            );
+            let waiting = Explanation::new(reason, message);
+            let closed = without_backends(seen, &owner, waiting);
+            return DatapathPlan { probes, unwatched: refused.is_some(), ..closed };
+        }
         let still = still_served(&owner, service, slice, refusal);
         return DatapathPlan {
             slice: Write::Nothing,

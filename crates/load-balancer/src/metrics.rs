@@ -42,6 +42,7 @@ pub(crate) struct Metrics {
     total: Family<PoolFamilyLabel, Gauge<i64, AtomicI64>>,
     available: Family<PoolFamilyLabel, Gauge<i64, AtomicI64>>,
     resting: Family<PoolFamilyLabel, Gauge<i64, AtomicI64>>,
+    draining: Family<PoolFamilyLabel, Gauge<i64, AtomicI64>>,
     held: Family<PoolFamilyLabel, Gauge<i64, AtomicI64>>,
     allocations: Family<PoolLabel, Counter>,
     releases: Family<PoolLabel, Counter>,
@@ -116,6 +117,7 @@ impl Default for Metrics {
             total: Family::default(),
             available: Family::default(),
             resting: Family::default(),
+            draining: Family::default(),
             held: Family::default(),
             allocations: Family::default(),
             releases: Family::default(),
@@ -146,6 +148,11 @@ impl Metrics {
             "pool_addresses_resting",
             "Released addresses of a family that only their former holders get yet",
             self.resting.clone(),
+        );
+        registry.register(
+            "pool_addresses_draining",
+            "Usable addresses of a family, held or not, of ranges that drain",
+            self.draining.clone(),
         );
         registry.register("pool_addresses_held", "Addresses of a family that are held", self.held.clone());
         registry.register("pool_allocations", "Addresses that a pool gave", self.allocations.clone());
@@ -234,15 +241,17 @@ impl Metrics {
 
     /// `None`: the pool has no such addresses.
     fn set_numbers(&self, family: &PoolFamilyLabel, numbers: Option<pools::Numbers>) {
-        let Some(pools::Numbers { total, available, resting }) = numbers else {
+        let Some(pools::Numbers { total, available, resting, draining }) = numbers else {
             self.total.remove(family);
             self.available.remove(family);
             self.resting.remove(family);
+            self.draining.remove(family);
             return;
         };
         self.total.get_or_create(family).set(total);
         self.available.get_or_create(family).set(available);
         self.resting.get_or_create(family).set(resting);
+        self.draining.get_or_create(family).set(draining);
     }
 
     pub(crate) fn repaired(&self, repair: Repair) {

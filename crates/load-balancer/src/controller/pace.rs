@@ -2,11 +2,14 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::{Mutex, MutexGuard},
     time::Duration,
 };
 
-use controller_kit::ObjectKey;
+use controller_kit::{ObjectKey, RawObject};
+use harvester_api::{LoadBalancer, annotations};
+use kube::ResourceExt as _;
 use tokio::time::Instant;
 
 use crate::host_datapath::BackendId;
@@ -112,21 +115,33 @@ impl StatusPace {
     }
 }
 
-type OfBackends = BTreeMap<BackendId, Instant>;
+#[derive(Debug, Default)]
+struct OfObject {
+    /// Of the object that was written for: see [`asks`].
+    asked: Option<u64>,
+    due: BTreeMap<BackendId, Instant>,
+}
 
-/// For each backend whose readiness was written alone, or that left, when that, or its return, may be written.
+/// For each backend whose readiness was written alone, or that left, when that, or its return, may be written. What was written for
+/// an object that asked for other backends counts no more: the cloud controller manager takes the selector out of an object, and
+/// puts it back as soon as the source ranges are in force.
 #[derive(Debug, Default)]
 pub(crate) struct SlicePace {
-    due: Mutex<HashMap<ObjectKey, OfBackends>>,
+    due: Mutex<HashMap<ObjectKey, OfObject>>,
     pub(crate) limiter: NamespaceRateLimiter,
 }
 
 impl SlicePace {
     /// The backends whose readiness was written a short while ago, and the time until it may be written again.
-    pub(crate) fn backends_due_in(&self, key: &ObjectKey) -> BTreeMap<BackendId, Duration> {
-        let due = self.due();
-        let of_object = due.get(key).into_iter().flatten();
-        of_object.filter_map(|(id, at)| Some((id.clone(), until(*at)?))).collect()
+    pub(crate) fn backends_due_in(
+        &self,
+        key: &ObjectKey,
+        lb: Option<&RawObject<LoadBalancer>>,
+    ) -> BTreeMap<BackendId, Duration> {
+        let all = self.due();
+        let of_object = all.get(key).filter(|of_object| of_object.asked == asks(lb));
+        let due = of_object.into_iter().flat_map(|of_object| &of_object.due);
+        due.filter_map(|(id, at)| Some((id.clone(), until(*at)?))).collect()
     }
 
     /// The time until readiness of this object may be written at all; `None`: now.
@@ -136,14 +151,16 @@ impl SlicePace {
 
     /// The backends' readiness, or their end, was written. A write that did not wait (no backend was ready, or another backend was due) is
     /// made up for: the next one comes as much later.
-    pub(crate) fn wrote(&self, key: &ObjectKey, flipped: &[BackendId]) {
-        let mut due = self.due();
-        let of_object = due.entry(key.clone()).or_default();
-        of_object.retain(|_, at| until(*at).is_some());
+    pub(crate) fn wrote(&self, key: &ObjectKey, lb: Option<&RawObject<LoadBalancer>>, flipped: &[BackendId]) {
+        let mut all = self.due();
+        let OfObject { asked, due } = all.entry(key.clone()).or_default();
+        let asks = asks(lb);
+        due.retain(|_, at| *asked == asks && until(*at).is_some());
+        *asked = asks;
         let now = Instant::now();
         for id in flipped {
-            let again = of_object.get(id).copied().unwrap_or(now) + READINESS_APART;
-            of_object.insert(id.clone(), again.min(now + READINESS_APART * 2));
+            let again = due.get(id).copied().unwrap_or(now) + READINESS_APART;
+            due.insert(id.clone(), again.min(now + READINESS_APART * 2));
         }
         self.limiter.used(key);
     }
@@ -154,9 +171,18 @@ impl SlicePace {
         self.limiter.forget(key);
     }
 
-    fn due(&self) -> MutexGuard<'_, HashMap<ObjectKey, OfBackends>> {
+    fn due(&self) -> MutexGuard<'_, HashMap<ObjectKey, OfObject>> {
         self.due.lock().expect("no panic while the times of writes are locked")
     }
+}
+
+/// A digest of what the object itself says of its backends: the selector, and the source ranges, without which it may have none.
+fn asks(lb: Option<&RawObject<LoadBalancer>>) -> Option<u64> {
+    let lb = lb?;
+    let mut hasher = DefaultHasher::new();
+    lb.spec.backend_server_selector.hash(&mut hasher);
+    lb.annotations().get(annotations::SOURCE_RANGES).hash(&mut hasher);
+    Some(hasher.finish())
 }
 
 fn until(at: Instant) -> Option<Duration> {
@@ -169,25 +195,63 @@ fn left(since: Instant, apart: Duration) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
     use tokio::time::advance;
 
     use super::*;
 
+    fn backend() -> BackendId {
+        BackendId { uid: "v1".to_owned(), address: [192, 168, 7, 11].into() }
+    }
+
+    fn selecting(selector: &Value, source_ranges: &str) -> RawObject<LoadBalancer> {
+        let json = json!({"apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer",
+            "metadata": {"namespace": "shop", "name": "web", "annotations": {(annotations::SOURCE_RANGES): source_ranges}},
+            "spec": {"workloadType": "vm", "backendServerSelector": selector}});
+        RawObject::from_json(json).unwrap()
+    }
+
+    // docs/contract/data-paths.md#row-15-harvester: the object has no selector while its ranges change
+    #[tokio::test(start_paused = true)]
+    async fn a_backend_that_its_own_object_put_out_comes_back_at_once_and_one_that_left_by_itself_waits() {
+        let (pace, key, id) = (SlicePace::default(), ObjectKey::new("shop", "web"), backend());
+        let left = std::slice::from_ref(&id);
+        let wait = |lb: &RawObject<LoadBalancer>| {
+            pace.backends_due_in(&key, Some(lb)).get(&id).map(Duration::as_secs)
+        };
+        let api = json!({"tier": ["api"]});
+        let selects = selecting(&api, "10.0.0.0/8");
+        let others = [
+            selecting(&json!({}), "10.0.0.0/8"),
+            selecting(&json!({"tier": ["db"]}), "10.0.0.0/8"),
+            selecting(&api, "everybody"),
+        ];
+        for other in &others {
+            pace.wrote(&key, Some(&selects), left);
+            assert_eq!(wait(&selects), Some(5), "it left by itself");
+            advance(Duration::from_secs(1)).await;
+            pace.wrote(&key, Some(other), left);
+            assert_eq!((wait(other), wait(&selects)), (Some(5), None), "the object asks for it anew");
+            pace.wrote(&key, Some(&selects), &[]);
+            assert_eq!((wait(other), wait(&selects)), (None, None), "it is back");
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_write_of_readiness_that_did_not_wait_makes_the_next_one_wait_longer() {
         let (pace, key) = (SlicePace::default(), ObjectKey::new("shop", "web"));
-        let id = BackendId { uid: "v1".to_owned(), address: [192, 168, 7, 11].into() };
-        let wait = || pace.backends_due_in(&key).get(&id).map(Duration::as_secs);
-        pace.wrote(&key, std::slice::from_ref(&id));
+        let id = backend();
+        let wait = || pace.backends_due_in(&key, None).get(&id).map(Duration::as_secs);
+        pace.wrote(&key, None, std::slice::from_ref(&id));
         assert_eq!(wait(), Some(5));
         advance(Duration::from_secs(2)).await;
-        pace.wrote(&key, std::slice::from_ref(&id));
+        pace.wrote(&key, None, std::slice::from_ref(&id));
         assert_eq!(wait(), Some(8));
-        pace.wrote(&key, std::slice::from_ref(&id));
+        pace.wrote(&key, None, std::slice::from_ref(&id));
         assert_eq!(wait(), Some(10), "and no more than one");
         advance(Duration::from_secs(10)).await;
         assert_eq!(wait(), None);
-        pace.wrote(&key, std::slice::from_ref(&id));
+        pace.wrote(&key, None, std::slice::from_ref(&id));
         assert_eq!(wait(), Some(5));
     }
 
@@ -231,7 +295,7 @@ mod tests {
         advance(RESERVATION_LASTS * 2).await;
         pace.limiter.keep(&last);
         assert!(pace.limiter.try_acquire(&last), "its first write failed");
-        pace.wrote(&last, &[]);
+        pace.wrote(&last, None, &[]);
         assert!(!pace.limiter.try_acquire(&last), "a write that the server stored uses up the reservation");
     }
 

@@ -46,17 +46,22 @@ pub(crate) fn of(lb: &LoadBalancer) -> Requested {
     let text = |key: &str| lb.annotations().get(key).map(|text| text.trim()).filter(|text| !text.is_empty());
     let asked = keys.into_iter().find_map(|(key, is_demand)| Some((key, text(key)?, is_demand)));
     let Some((key, text, is_demand)) = asked else { return Requested::Nothing };
-    match parse(text) {
-        Some(addresses) => Requested::Addresses { addresses, is_demand },
-        None => {
-            let shown: String = text.chars().take(60).collect();
-            let why = format!(
-                "annotation {key}: {shown:?} is no address; write an IPv4 address, an IPv6 address, or both with a \
-                 comma between them"
-            );
-            Requested::Unreadable { why, is_demand }
-        }
-    }
+    let fault = match parse(text) {
+        Some(addresses) if addresses.iter().copied().any(is_nobodys) => "is no address that anybody can have",
+        Some(addresses) => return Requested::Addresses { addresses, is_demand },
+        None => "is no address",
+    };
+    let shown: String = text.chars().take(60).collect();
+    let why = format!(
+        "annotation {key}: {shown:?} {fault}; write an IPv4 address, an IPv6 address, or both with a comma between them"
+    );
+    Requested::Unreadable { why, is_demand }
+}
+
+/// No pool of whatever ranges serves it, so nobody waits for one.
+fn is_nobodys(address: IpAddr) -> bool {
+    let is_broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
+    address.is_unspecified() || address.is_loopback() || address.is_multicast() || is_broadcast
 }
 
 /// The part of an annotation's text that is about this family. What cannot be read is about both.

@@ -111,6 +111,7 @@ impl Controller {
                     .as_deref()
                     .map_or_else(Vec::new, |lb| leaving(&self.index, &caches.load_balancers, key, lb)),
             },
+            backend_due_in: self.slice_pace.backends_due_in(key, object.as_deref()),
             object,
             service,
             slice,
@@ -126,7 +127,6 @@ impl Controller {
             dummy_endpoint: self.dummy_endpoint,
             backend_status_in: self.status_pace.allowed_in(key),
             slice_readiness_in: self.slice_pace.allowed_in(key),
-            backend_due_in: self.slice_pace.backends_due_in(key),
             now: self.clock.now_text(),
         })
     }

@@ -16,11 +16,11 @@ use crate::ownership::Owner;
 /// The length of so many IPv6 ranges.
 const LONGEST: usize = MAX_SOURCE_RANGES * 44;
 
-/// The ranges, as the annotation has them and one by one.
+/// The ranges, as the annotation has them and one by one, without host bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SourceRanges<'a> {
     text: &'a str,
-    ranges: Vec<&'a str>,
+    ranges: Vec<IpNet>,
 }
 
 /// Reads the annotation of an object.
@@ -44,25 +44,50 @@ pub(crate) fn of(lb: &LoadBalancer) -> Result<Option<SourceRanges<'_>>, String> 
     if text.len() > LONGEST || text.split(',').count() > MAX_SOURCE_RANGES {
         return Err(fault("it is too long".to_owned()));
     }
-    let ranges: Vec<_> = text.split(',').map(str::trim).collect();
-    if let Some(wrong) = ranges.iter().find(|range| range.parse::<IpNet>().is_err()) {
-        let shown: String = wrong.chars().take(60).collect();
-        return Err(fault(format!("{shown:?} is no range of addresses")));
+    let mut ranges = Vec::new();
+    for range in text.split(',').map(str::trim) {
+        let Some(net) = read(range) else {
+            let shown: String = range.chars().take(60).collect();
+            return Err(fault(format!("{shown:?} is no range of addresses")));
+        };
+        ranges.push(net);
     }
     // kube-proxy leaves those of the other family out, and where none is left it admits everybody
     let family = seen_family(lb, None);
-    let is_of = |range: &&str| range.parse::<IpNet>().is_ok_and(|range| Family::of(range.addr()) == family);
-    if !ranges.iter().any(is_of) {
+    if !ranges.iter().any(|range| Family::of(range.addr()) == family) {
         return Err(fault(format!("it has no range of {family}")));
     }
     Ok(Some(SourceRanges { text, ranges }))
+}
+
+/// Reads a range as every server takes it: newer ones refuse the host bits and leading zeros that older ones pass over.
+fn read(range: &str) -> Option<IpNet> {
+    range.trim().parse::<IpNet>().ok().map(|range| range.trunc())
+}
+
+/// Whether the Service that stands admits somebody whom these ranges keep out.
+pub(super) fn admits_others(
+    wanted: Option<&SourceRanges<'_>>,
+    family: Family,
+    service: Option<&Service>,
+) -> bool {
+    let (Some(wanted), Some(service)) = (wanted, service) else { return false };
+    let has = service.spec.as_ref().and_then(|spec| spec.load_balancer_source_ranges.as_deref());
+    let has: Vec<_> = has.unwrap_or_default().iter().filter_map(|range| read(range)).collect();
+    if has == wanted.ranges {
+        return false;
+    }
+    let mut counting = has.iter().filter(|range| Family::of(range.addr()) == family).peekable();
+    let is_within = |range: &IpNet| wanted.ranges.iter().any(|wanted| wanted.contains(range));
+    counting.peek().is_none() || !counting.all(is_within)
 }
 
 /// Gives the Service the ranges, or takes those away that it has from us.
 pub(super) fn put_on(service: &mut Value, ranges: Option<&SourceRanges<'_>>) {
     if let Some(SourceRanges { text, ranges }) = ranges {
         service["metadata"]["annotations"][annotations::SOURCE_RANGES] = (*text).into();
-        service["spec"]["loadBalancerSourceRanges"] = ranges.clone().into();
+        let ranges: Vec<_> = ranges.iter().map(ToString::to_string).collect();
+        service["spec"]["loadBalancerSourceRanges"] = ranges.into();
         return;
     }
     let found = service.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut);
@@ -83,7 +108,7 @@ pub(crate) fn applied<'a>(lb: &'a LoadBalancer, service: Option<&Service>) -> Op
     };
     let spec = service.filter(is_ours)?.spec.as_ref()?;
     let has = spec.load_balancer_source_ranges.as_deref().unwrap_or_default();
-    has.iter().map(String::as_str).eq(wanted.ranges.iter().copied()).then_some(wanted.text)
+    has.iter().map(|range| read(range)).eq(wanted.ranges.iter().copied().map(Some)).then_some(wanted.text)
 }
 
 /// The confirmation that the object has.
@@ -154,6 +179,38 @@ mod tests {
         assert_eq!(has("u0", &["10.0.0.0/8", "fd00::/8"]), None, "of a former object");
         assert_eq!(applied(&lb, None), None);
         assert_eq!(applied(&with(" "), Some(&service("u1", &[]))), None);
+    }
+
+    #[test]
+    fn the_service_has_ranges_as_every_server_takes_them() {
+        let lb = with("10.0.0.5/8, 010.1.0.0/16");
+        let mut written = json!({"metadata": {}, "spec": {}});
+        put_on(&mut written, of(&lb).unwrap().as_ref());
+        assert_eq!(written["spec"]["loadBalancerSourceRanges"], json!(["10.0.0.0/8", "10.1.0.0/16"]));
+        for stored in [["10.0.0.0/8", "10.1.0.0/16"], ["10.0.0.5/8", "10.1.0.0/16"]] {
+            assert_eq!(applied(&lb, Some(&service("u1", &stored))), Some("10.0.0.5/8, 010.1.0.0/16"));
+        }
+    }
+
+    #[rstest]
+    #[case::nobody_is_kept_out("", &["0.0.0.0/0"], false)]
+    #[case::these("10.0.0.0/8,fd00::/8", &["10.0.0.0/8", "fd00::/8"], false)]
+    #[case::within("10.0.0.0/8", &["10.1.0.0/16", "10.2.0.9/16"], false)]
+    #[case::everybody("10.0.0.0/8", &[], true)]
+    #[case::more("10.0.0.0/9", &["10.0.0.0/8"], true)]
+    #[case::others_too("10.0.0.0/8", &["10.0.0.0/8", "192.0.2.0/24"], true)]
+    // kube-proxy leaves them out
+    #[case::of_the_other_family_alone("10.0.0.0/8", &["fd00::/8"], true)]
+    #[case::of_the_other_family_too("10.0.0.0/8", &["10.0.0.0/8", "fd00::/8"], false)]
+    fn a_service_admits_others_where_its_ranges_are_not_within_those_of_the_object(
+        #[case] wanted: &str,
+        #[case] has: &[&str],
+        #[case] expected: bool,
+    ) {
+        let lb = with(wanted);
+        let wanted = of(&lb).unwrap();
+        let admits = |service| admits_others(wanted.as_ref(), Family::V4, service);
+        assert_eq!((admits(Some(&service("u1", has))), admits(None)), (expected, false));
     }
 
     #[test]

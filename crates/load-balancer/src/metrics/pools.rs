@@ -14,6 +14,8 @@ pub(super) struct Numbers {
     pub(super) total: i64,
     pub(super) available: i64,
     pub(super) resting: i64,
+    /// Usable addresses of ranges that drain, held or not.
+    pub(super) draining: i64,
 }
 
 /// Those of IPv4 and of IPv6, where so many are held; nothing of a family that the pool does not have.
@@ -29,10 +31,19 @@ pub(super) fn by_family(pool: &IPPool, held: [i64; 2]) -> [Option<Numbers>; 2] {
         let count = rests.keys().filter(|address| usize::from(address.is_ipv6()) == index).count();
         i64::try_from(count).unwrap_or(i64::MAX)
     };
+    let draining = |index: usize| {
+        let drains = |range: &&PoolRange| range.drain && usize::from(is_ipv6(range)) == index;
+        let of_family = ranges.iter().filter(drains).cloned();
+        let spec = IPPoolSpec { ranges: of_family.collect(), ..IPPoolSpec::default() };
+        ip_pools::definition(&IPPool::new("", spec)).map_or(0, |pool| pool.ranges.counts(0, 0).0)
+    };
     if has != [true, true] {
         let (total, available) =
             pool.status.as_ref().map_or((0, 0), |status| (status.total, status.available));
-        return [0, 1].map(|index| has[index].then(|| Numbers { total, available, resting: resting(index) }));
+        return [0, 1].map(|index| {
+            let (resting, draining) = (resting(index), draining(index));
+            has[index].then_some(Numbers { total, available, resting, draining })
+        });
     }
     let nothing = Default::default();
     let records = pool.status.as_ref().map_or(&nothing, |status| &status.allocated);
@@ -46,7 +57,7 @@ pub(super) fn by_family(pool: &IPPool, held: [i64; 2]) -> [Option<Numbers>; 2] {
         let drained = ranges.drained(records.keys().filter_map(|key| address(key)));
         let withheld = drained.saturating_add(rests.keys().filter(is_withheld).count() as u128);
         let (total, available) = ranges.counts(usize::try_from(held[index]).unwrap_or(0), withheld);
-        Some(Numbers { total, available, resting: resting(index) })
+        Some(Numbers { total, available, resting: resting(index), draining: draining(index) })
     })
 }
 
@@ -95,6 +106,20 @@ mod tests {
         assert_eq!(numbers.map(|it| it.map(|it| (it.total, it.available))), expected);
         let resting = numbers.map(|it| it.map(|it| it.resting));
         assert_eq!(resting, [expected[0].map(|_| 2), expected[1].map(|_| 0)]);
+    }
+
+    #[rstest]
+    #[case::none(json!([{"subnet": V4}]), [Some(0), None])]
+    #[case::one_of_two(json!([{"subnet": V4}, {"subnet": "198.51.100.0/29", "drain": true}]), [Some(6), None])]
+    #[case::the_whole_pool(json!([{"subnet": V4, "drain": true}]), [Some(6), None])]
+    #[case::of_one_family(json!([{"subnet": V4}, small(0x10, 0x14, true), small(0x20, 0x29, false)]), [Some(0), Some(5)])]
+    fn the_addresses_of_ranges_that_drain_are_counted_by_family_held_or_not(
+        #[case] ranges: Value,
+        #[case] expected: [Option<i64>; 2],
+    ) {
+        let held = json!({"198.51.100.1": "shop/a", "fd00::10": "shop/a"});
+        let numbers = by_family(&pool(&ranges, &held, &json!({})), [1, 1]);
+        assert_eq!(numbers.map(|it| it.map(|it| it.draining)), expected);
     }
 
     #[test]

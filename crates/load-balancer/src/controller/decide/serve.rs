@@ -9,7 +9,7 @@ use ipam::Family;
 use super::{
     Plan, Seen, Step, Told, applied, is_finalized, is_needed,
     lost::{is_of_others, leave_lost_address},
-    ready,
+    ready, refusal_of,
 };
 use crate::{
     condition::Ready,
@@ -63,6 +63,8 @@ pub(super) fn serve(
     if let Some(later) = returns_in {
         plan.look_again(later);
     }
+    // the server may refuse a slice without backends as well
+    let slice = if refusal_of(seen, "EndpointSlice").is_some() { Write::Nothing } else { slice };
     let slice = pace(seen, slice);
     let is_held_back = slice.is_err();
     if let Err(later) = slice {

@@ -52,6 +52,18 @@ fn what_is_no_address_is_shown_in_part_with_what_to_write(#[case] text: &str) {
     assert!(why.contains("is no address; write an IPv4 address") && why.len() < 300, "{why}");
 }
 
+// to wait for a pool that gives it would be to wait for ever
+#[rstest]
+#[case::none("0.0.0.0")]
+#[case::none_of_the_other_family("10.0.0.5,::")]
+#[case::loopback("127.0.0.1")]
+#[case::multicast("224.0.0.5")]
+#[case::all("255.255.255.255")]
+fn an_address_that_nobody_can_have_is_not_waited_for(#[case] text: &str) {
+    let Requested::Unreadable { why, is_demand: true } = of(&asking("", text)) else { panic!("it was read") };
+    assert!(why.contains("is no address that anybody can have; write an IPv4 address"), "{why}");
+}
+
 #[rstest]
 #[case::in_the_same_namespace(Obstacle::InUse(Some("shop/api".into())), "load balancer shop/api had it when this one asked")]
 #[case::in_another(Obstacle::InUse(Some("secret/api".into())), "it is in use")]

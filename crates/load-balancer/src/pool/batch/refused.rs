@@ -8,9 +8,15 @@ use ipam::{Family, Tenant};
 /// Why a claim was refused. The texts begin as the Go program's do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refused {
-    #[error("fail to get allocator {pool}: there is no such IPPool; create it or name another")]
+    // the name is what somebody wrote, and no object bears it: signs that turn a terminal's text round are not shown
+    #[error(
+        "fail to get allocator {}: there is no such IPPool; create it or name another",
+        pool.escape_debug()
+    )]
     NoSuchPool { pool: String },
-    #[error("fail to get allocator {pool}: {fault}")]
+    #[error(
+        "fail to get allocator {pool}: {fault}; name another pool, or wait until this one gives addresses again"
+    )]
     Unusable { pool: String, fault: String },
     #[error(
         "fail to get ip from pool {pool}, error: no IP addresses available in range set: {ranges}{}; waiting for one \

@@ -38,7 +38,8 @@ pub(super) enum State {
         pool: String,
         order: Order,
         outdated: Outdated,
-        /// The pool has refused the object in this round already, of two families the first: any change of it outdates that.
+        /// The pool has refused the object in this round already, of two families the first: any change of it outdates that,
+        /// also one that the answer for the second family rests on.
         has_refused: bool,
     },
     Recorded(String, IpAddr),

@@ -60,7 +60,7 @@ fn where_the_crd_has_no_list_of_backends_the_condition_says_so() {
 
 const LATER: Duration = Duration::from_secs(3);
 
-fn backend(name: &str, last: u8) -> backends::Backend {
+pub(super) fn backend(name: &str, last: u8) -> backends::Backend {
     let id = BackendId { uid: format!("uid-{name}"), address: [192, 168, 7, last].into() };
     backends::Backend { id, name: name.to_owned() }
 }
@@ -159,7 +159,7 @@ fn readiness_waits_for_its_turn_among_those_of_its_namespace_and_other_writes_of
 }
 
 /// The slice has these backends, ready, and these VMs are selected.
-fn selecting(slice: &[backends::Backend], selected: &[backends::Backend]) -> Seen {
+pub(super) fn selecting(slice: &[backends::Backend], selected: &[backends::Backend]) -> Seen {
     let servers: Vec<_> = slice.iter().map(|backend| backend.id.address.to_string()).collect();
     let mut seen = serving(&json!({"status": {"backendServers": servers}}));
     if !slice.is_empty() {
@@ -213,7 +213,7 @@ fn a_vm_that_leaves_leaves_at_once_and_one_that_comes_back_soon_after_waits() {
 }
 
 /// The names of the VMs in the slice that is written.
-fn slice_written(seen: &Seen) -> Vec<String> {
+pub(super) fn slice_written(seen: &Seen) -> Vec<String> {
     let steps = decide(seen).steps;
     let [Step::WriteSliceWithout { write: Write::Replace(slice), .. }] = &steps[..] else {
         panic!("{steps:?}")

@@ -1,7 +1,10 @@
 //! The confirmation of source ranges says what the Service has, never what it is about to get:
 //! docs/contract/data-paths.md#row-15-harvester
 
-use super::*;
+use super::{
+    pace::{backend, selecting, slice_written},
+    *,
+};
 
 const RANGES: &str = "10.0.0.0/8,192.0.2.0/24";
 
@@ -92,4 +95,46 @@ fn ranges_that_cannot_be_read_open_no_backend_and_are_told() {
     let former = serving_with(&asks(Some("everybody"), Some(RANGES)), RANGES);
     assert_eq!(confirmation(&former), Some(Value::Null));
     assert_eq!(ranges_written(&former), [Value::Null; 0], "the Service keeps what it has");
+}
+
+/// Two VMs are selected, of which the slice has the first; the Service has `ranges`, and the object asks for [`RANGES`].
+fn asking_beside(ranges: &str) -> Seen {
+    let (one, two) = (backend("api-1", 11), backend("api-2", 12));
+    let seen = selecting(std::slice::from_ref(&one), &[one.clone(), two]);
+    let object = seen.object.as_ref().map(|lb| patched(lb, &asks(Some(RANGES), None)));
+    Seen { object, service: serving_with(&json!({}), ranges).service, ..seen }
+}
+
+#[rstest]
+#[case::everybody("")]
+#[case::others("10.0.0.0/7")]
+fn no_backend_gets_traffic_while_the_server_refuses_ranges_that_the_service_does_not_have(
+    #[case] ranges: &str,
+) {
+    let seen = asking_beside(ranges);
+    assert_eq!(steps(&seen), ["write service"], "nobody is added before it is stored");
+    let closing = Seen { refused_writes: refused(&["Service"]), ..seen.clone() };
+    assert_eq!((steps(&closing), slice_written(&closing)), (vec!["write slice".to_owned()], vec![]));
+    for kinds in [&["EndpointSlice"][..], &["Service", "EndpointSlice"]] {
+        let stuck = Seen { refused_writes: refused(kinds), ..seen.clone() };
+        assert_eq!(steps(&stuck), ["write object"], "neither is sent again");
+    }
+
+    let closed = Seen { slice: slice("u1"), ..seen };
+    assert_eq!(steps(&closed), ["write service"], "the slice is not filled to be emptied again");
+    let closed = Seen { refused_writes: refused(&["Service"]), ..closed };
+    let status = written(&closed);
+    assert_eq!(reason(&status), (false, "ServiceRefused".to_owned()));
+    let message = status["conditions"][0]["message"].as_str().unwrap();
+    assert!(message.ends_with("no backends until the Service has the source ranges"), "{message}");
+    assert!(decide(&closed).unwatched);
+}
+
+#[test]
+fn a_service_that_admits_fewer_than_the_object_asks_for_goes_on_serving_when_the_server_refuses_more() {
+    let narrower = asking_beside("10.0.0.0/9");
+    assert_eq!(steps(&narrower), ["write slice", "write service"]);
+    let refused = Seen { refused_writes: refused(&["Service"]), ..narrower };
+    assert_eq!(steps(&refused), ["write object"]);
+    assert_eq!(reason(&written(&refused)), (false, "ServiceRefused".to_owned()));
 }

@@ -138,7 +138,8 @@ async fn serve(options: Options, process: Process) -> Result<(), Fatal> {
         serving::https(&tasks, address, &at.certificate, router).await.map_err(Fatal::Serving)?;
     }
     if let Some(address) = at.plain_metrics {
-        serving::http(&tasks, address, http::metrics(Arc::clone(&metrics))).map_err(Fatal::Serving)?;
+        // the Pod is in the node's network, where somebody else may have the port: metrics are no reason to do nothing
+        serving::http_once_free(&tasks, address, http::metrics(Arc::clone(&metrics)));
     }
     notices.write_to(&tasks, guest.clone(), clock, OwnPod::of_process(options.pod_token_file.as_deref()));
     let (asking, rotates, teller) =
@@ -152,7 +153,8 @@ async fn serve(options: Options, process: Process) -> Result<(), Fatal> {
         let tell = Arc::new(move |event: &_| teller.tell(event));
         Rotation::new(connection.followed(), secret, asking, clock, rotations, tell)
     });
-    let parts = Parts { health, metrics, notices, rotation, ..Parts::new(guest, connection.client(), clock) };
+    let (followed, parts) = (Some(connection.followed()), Parts::new(guest, connection.client(), clock));
+    let parts = Parts { health, metrics, notices, rotation, followed, ..parts };
     let namespace = connection.namespace().to_owned();
     tasks.spawn(connection.follow(options.cloud_config.clone(), tasks.stop.clone()));
     Ok(run(parts, settings(options, namespace), &tasks).await?)

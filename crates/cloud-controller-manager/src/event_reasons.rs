@@ -32,7 +32,7 @@ const ON_SERVICES: &[EventReason] = &[
     fault(
         "AddressNotPublished",
         "kube-vip in the guest does not show an address",
-        "restart it there if the message says so",
+        "a ready Pod behind the Service; restart it there if the message says so",
     ),
     fault(
         "AddressTakenBack",

@@ -21,7 +21,7 @@ use std::{
 };
 
 use controller_kit::{Action, Cache, ObjectKey, Queue, RawObject, replace};
-use guest_vms::{GuestVms, Lookup};
+use guest_vms::{GuestVms, Lookup, Report};
 use harvester_api::names::{KUBE_SYSTEM, NETWORKS_CONFIG_MAP};
 use k8s_openapi::{
     Resource as _,
@@ -240,11 +240,12 @@ impl Networks {
                 Lookup::Unknown => return None,
                 Lookup::Missing(_) => {}
                 Lookup::Found(vm) => {
+                    let is_heard = vm.report.as_ref().is_some_and(Report::names_interfaces);
                     let mut interfaces = BTreeMap::new();
                     for (network, name) in vm.report.iter().flat_map(|report| report.interfaces()) {
                         interfaces.insert(network.to_owned(), name.to_owned());
                     }
-                    all.push(Nics { node: node.name_any(), interfaces });
+                    all.push(Nics { node: node.name_any(), is_heard, interfaces });
                 }
             }
         }

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use cloud_config::Followed;
 use controller_kit::{Cache, Watched};
 use program::{
     Subscribers, TaskGroup,
@@ -119,6 +120,17 @@ impl Outage {
         tasks.spawn_until_stop(lasting(errors, move |error| {
             this.change(|state| state.set_error(kind, error));
         }));
+    }
+
+    /// Has Services and Nodes looked at again when another cloud-config is in use: what Harvester refused to the former one
+    /// may succeed, and would wait for its back-off.
+    pub(crate) fn follow_cloud_config(&self, tasks: &TaskGroup, mut followed: watch::Receiver<Followed>) {
+        let this = self.clone();
+        tasks.spawn_until_stop(async move {
+            while followed.changed().await.is_ok() {
+                this.0.subscribers.tell(&());
+            }
+        });
     }
 
     /// Calls `subscriber` when an answer changes.

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use cloud_config::Followed;
 use cloud_provider::{Duties, NodeController, NodeLifecycle, ServiceController};
 use controller_kit::{
     Cache, QueueMetrics, RawObject, Recorder,
@@ -24,7 +25,7 @@ use program::{
     http::Metrics,
 };
 use prometheus_client::registry::Registry;
-use tokio::time::sleep;
+use tokio::{sync::watch, time::sleep};
 
 use crate::{
     announced::Announced,
@@ -65,6 +66,8 @@ pub struct Parts {
     pub notices: Notices,
     /// The leader renews its credential.
     pub rotation: Option<Rotation>,
+    /// The cloud-config in use: with another one the leader tries at once what failed.
+    pub followed: Option<watch::Receiver<Followed>>,
 }
 
 impl Parts {
@@ -78,6 +81,7 @@ impl Parts {
             metrics: Arc::new(Mutex::new(Registry::default())),
             notices: Notices::default(),
             rotation: None,
+            followed: None,
         }
     }
 }
@@ -204,7 +208,7 @@ async fn work(parts: Parts, settings: Settings, own: OwnMetrics, granted: Grante
 /// Starts the caches, then the controllers. A controller decides nothing about an object of Harvester before the lists
 /// that it needs are complete.
 async fn start(parts: Parts, settings: Settings, own: OwnMetrics, granted: Granted, tasks: &TaskGroup) {
-    let Parts { guest, harvester, clock, health, metrics, notices, rotation } = parts;
+    let Parts { guest, harvester, clock, health, metrics, notices, rotation, followed } = parts;
     if let Some(rotation) = rotation {
         let clusters = Clusters { guest: guest.clone(), harvester: harvester.clone() };
         tasks.spawn_until_stop(rotation.run(clusters));
@@ -236,6 +240,9 @@ async fn start(parts: Parts, settings: Settings, own: OwnMetrics, granted: Grant
     }
     let (into, read) = (outage.clone(), vms.clone());
     vms.on_change(move || into.set_read_by_name(read.are_read_by_name()));
+    if let Some(followed) = followed {
+        outage.follow_cloud_config(tasks, followed);
+    }
 
     outage::follow_guest(tasks, &services, "services", health.readiness("guest services"));
     outage::follow_guest(tasks, &nodes, "nodes", health.readiness("guest nodes"));

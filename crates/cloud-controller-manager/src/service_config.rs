@@ -188,24 +188,26 @@ pub(crate) fn health_check(service: &Service) -> Result<Option<HealthCheck>, Vec
         );
         faults.push(Explanation::new("InvalidHealthCheck", sentence));
     }
-    let mut number = |key: &str, default: i64| {
+    // more than Harvester's webhook takes would keep every other change of the Service from the object too
+    let mut number = |key: &str, default: i64, most: i64| {
         let value = text(key);
         if value.is_empty() {
             return Some(default);
         }
-        let number = value.parse::<i32>().ok().filter(|number| *number > 0);
+        let number = value.parse::<i64>().ok().filter(|number| (1..=most).contains(number));
         if number.is_none() {
-            let sentence = format!("annotation {key} is {value:?}: use a positive integer");
+            let sentence = format!("annotation {key} is {value:?}: use a positive integer, at most {most}");
             faults.push(Explanation::new("InvalidHealthCheck", sentence));
         }
-        number.map(i64::from)
+        number
     };
+    let (in_a_row, seconds) = (HealthCheck::MOST_IN_A_ROW, HealthCheck::LONGEST_SECONDS);
     let check = HealthCheck {
         port: port.and_then(|port| port.node_port).map(i64::from),
-        success_threshold: number(annotations::HEALTH_CHECK_SUCCESS_THRESHOLD, 1),
-        failure_threshold: number(annotations::HEALTH_CHECK_FAILURE_THRESHOLD, 3),
-        period_seconds: number(annotations::HEALTH_CHECK_PERIOD_SECONDS, 5),
-        timeout_seconds: number(annotations::HEALTH_CHECK_TIMEOUT_SECONDS, 3),
+        success_threshold: number(annotations::HEALTH_CHECK_SUCCESS_THRESHOLD, 1, in_a_row),
+        failure_threshold: number(annotations::HEALTH_CHECK_FAILURE_THRESHOLD, 3, in_a_row),
+        period_seconds: number(annotations::HEALTH_CHECK_PERIOD_SECONDS, 5, seconds),
+        timeout_seconds: number(annotations::HEALTH_CHECK_TIMEOUT_SECONDS, 3, seconds),
         ..HealthCheck::default()
     };
     if faults.is_empty() { Ok(Some(check)) } else { Err(faults) }
@@ -376,6 +378,8 @@ mod tests {
     #[case::udp(&[("healthcheck-port", "53")], 1)]
     #[case::node_port(&[("healthcheck-port", "30080")], 1)]
     #[case::zero(&[("healthcheck-port", "80"), ("healthcheck-periodseconds", "0")], 1)]
+    #[case::more_than_harvester_takes(&[("healthcheck-port", "80"), ("healthcheck-periodseconds", "86401"),
+        ("healthcheck-timeoutseconds", "100000"), ("healthcheck-failure-threshold", "1001")], 3)]
     #[case::all(&[("healthcheck-port", "x"), ("healthcheck-periodseconds", "-1"), ("healthcheck-timeoutseconds", "3s"),
         ("healthcheck-success-threshold", "1.5"), ("healthcheck-failure-threshold", "99999999999")], 5)]
     fn wrong_values_are_faults(#[case] pairs: &[(&str, &str)], #[case] count: usize) {

@@ -37,6 +37,6 @@ pub use addresses::{AddressProblem, AddressRules, NodeAddresses, Report};
 pub use directory::{FoundBy, is_uid};
 pub use host_names::right as host_name_right;
 pub use instance_labels::{InstanceLabels, TopologyLabels};
-pub use other_owners::{id_of_other_cloud, is_externally_managed};
+pub use other_owners::{id_of_other_cloud, is_externally_managed, is_id_of_other_cloud};
 pub use vm_state::VmState;
 pub use vms::{Backend, Backends, GuestVms, Lookup, Vm, VmSettings};

@@ -18,9 +18,14 @@ pub fn id_of_other_cloud(node: &Node) -> Option<String> {
     is_of_other_cloud(node).then(|| shown(provider_id(node)))
 }
 
-fn is_of_other_cloud(node: &Node) -> bool {
-    let scheme = provider_id(node).split_once("://").map(|(scheme, _)| scheme);
+/// Whether a provider ID was given by another cloud.
+pub fn is_id_of_other_cloud(id: &str) -> bool {
+    let scheme = id.split_once("://").map(|(scheme, _)| scheme);
     scheme.is_some_and(|scheme| !scheme.is_empty() && !SCHEMES.contains(&scheme))
+}
+
+fn is_of_other_cloud(node: &Node) -> bool {
+    is_id_of_other_cloud(provider_id(node))
 }
 
 /// Whether an administrator has said that the Node is none of the cloud's affair.

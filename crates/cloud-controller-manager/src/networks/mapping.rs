@@ -19,6 +19,8 @@ const TEXT_SHOWN: usize = 80;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Nics {
     pub(crate) node: String,
+    /// Whether the guest agent reports the name of any interface, that on the pod network too.
+    pub(crate) is_heard: bool,
     pub(crate) interfaces: BTreeMap<String, String>,
 }
 
@@ -41,6 +43,9 @@ pub(crate) enum Interface {
     Named(String),
     /// Nobody says which; kube-vip takes its own.
     Unknown,
+    /// No VM has the network: guest agents speak, of the pod network alone. The mapping says nothing either; kube-vip takes its
+    /// own. The sentence says what to do.
+    OnNoVm(String),
     /// The VMs, or the ConfigMap, may still name it: one of both is not listed yet, or the VM of a Node that just joined is
     /// looked for.
     NotYetKnown,
@@ -74,7 +79,12 @@ pub(crate) fn interface(network: &str, all: &[Nics], mapping: &Mapping) -> Inter
     }
     let speaking: Vec<_> = all.iter().filter(|nics| nics.speak()).collect();
     if speaking.is_empty() {
-        return of_mapping(network, mapping);
+        let is_there = all.iter().any(|nics| nics.interfaces.contains_key(network));
+        let is_heard = all.iter().any(|nics| nics.is_heard);
+        return match of_mapping(network, mapping) {
+            Interface::Unknown if is_heard && !is_there => Interface::OnNoVm(on_no_vm(network, all)),
+            found => found,
+        };
     }
     let on = |nics: &Nics| nics.interfaces.get(network).filter(|name| !name.is_empty()).cloned();
     let names: BTreeSet<Option<String>> = speaking.iter().map(|nics| on(nics)).collect();
@@ -82,13 +92,7 @@ pub(crate) fn interface(network: &str, all: &[Nics], mapping: &Mapping) -> Inter
     match &names[..] {
         [Some(name)] => valid(network, name),
         [None] if !speaking.iter().any(|nics| nics.interfaces.contains_key(network)) => {
-            let there: BTreeSet<_> = speaking.iter().flat_map(|nics| nics.interfaces.keys()).collect();
-            Interface::Missing(format!(
-                "no VM of this cluster has network {} (they have {}): make the Service anew with another network, or give \
-                 every VM an interface there",
-                cut(network),
-                listed(there.into_iter().map(|network| cut(network)))
-            ))
+            Interface::Missing(on_no_vm(network, speaking))
         }
         _ => {
             let of = |nics: &&Nics| {
@@ -121,6 +125,21 @@ impl Nics {
     pub(super) fn speak(&self) -> bool {
         self.interfaces.values().any(|name| !name.is_empty())
     }
+}
+
+fn on_no_vm<'a>(network: &str, vms: impl IntoIterator<Item = &'a Nics>) -> String {
+    let there: BTreeSet<_> = vms.into_iter().flat_map(|nics| nics.interfaces.keys()).collect();
+    let there = if there.is_empty() {
+        "the pod network alone".to_owned()
+    } else {
+        listed(there.into_iter().map(|network| cut(network)))
+    };
+    let bare = if network.contains('/') { "" } else { ", written as namespace/name" };
+    format!(
+        "no VM of this cluster has network {} (they have {there}): make the Service anew with another network{bare}, or give \
+         every VM an interface there",
+        cut(network)
+    )
 }
 
 fn of_mapping(network: &str, mapping: &Mapping) -> Interface {

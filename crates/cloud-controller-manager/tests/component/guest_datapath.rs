@@ -104,6 +104,29 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    /// The pool has the address back, and may give it to another.
+    async fn an_address_whose_object_is_gone_is_published_no_more_while_a_fault_keeps_it_from_coming_back(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        announced_service(&cluster, "{}").await;
+        let ipam = async |value: serde_json::Value| {
+            let patch = json!({"metadata": {"annotations": {"cloudprovider.harvesterhci.io/ipam": value}}});
+            cluster.guest.patch::<Service>("shop/web", patch).await;
+            cluster.settle().await;
+        };
+        ipam("static".into()).await;
+        assert_eq!(annotation(&service(&cluster).await.unwrap(), LOADBALANCER_IPS), Some("127.9.0.1"));
+        let name = load_balancer(&cluster).await.unwrap().metadata.name.unwrap();
+        cluster.harvester.delete::<LoadBalancer>(&format!("team-a/{name}")).await;
+        cluster.settle().await;
+        let gone = service(&cluster).await.unwrap();
+        assert_eq!((annotation(&gone, LOADBALANCER_IPS), ingress(&gone)), (None, vec![]));
+        assert_eq!(told(&cluster, "AddressTakenBack").await, 1);
+        ipam(serde_json::Value::Null).await;
+        allocate(&cluster, "127.9.0.2").await;
+        assert_eq!(annotation(&service(&cluster).await.unwrap(), LOADBALANCER_IPS), Some("127.9.0.2"));
+        ccm.stop().await;
+    }
+
     /// docs/contract/cloud-controller-manager.md#L15.
     async fn a_service_that_becomes_a_cluster_ip_keeps_nothing_of_ours(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;

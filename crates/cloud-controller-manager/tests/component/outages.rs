@@ -8,13 +8,16 @@ use std::{
     time::Duration,
 };
 
+use cloud_config::{CloudConfig, Followed, proxy::Environment};
+use cloud_controller_manager::Parts;
 use harvester_api::VirtualMachineInstance;
 use http::{Method, Request, Response};
 use k8s_openapi::api::core::v1::{Event, Node, Service};
 use kube::{Client, client::Body};
+use program::Clock;
 use serde_json::json;
 use test_cluster::{TestCluster, User};
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 use super::harness::{
     Ccm, create_service, events, finalizers, join, limited, limited_to, load_balancer, service, told, until,
@@ -150,6 +153,32 @@ test_cluster::component_tests! {
         let posts = posts.lock().unwrap().clone();
         assert_eq!(posts.len(), 2);
         assert!(posts[1] - posts[0] >= Duration::from_secs(7), "{:?}", posts[1] - posts[0]);
+        ccm.stop().await;
+    }
+
+    #[simulated_only("after a minute of refusals the back-off is half a minute")]
+    async fn what_harvester_refused_is_tried_again_at_once_with_another_cloud_config(cluster: TestCluster) {
+        let granted = Arc::new(AtomicBool::new(false));
+        let may_write = granted.clone();
+        let harvester = limited(&cluster, move |method, path| {
+            method == Method::POST && path.ends_with("/loadbalancers") && !may_write.load(Ordering::SeqCst)
+        });
+        let kubeconfig = "{current-context: a, clusters: [{name: a, cluster: {server: 'https://harvester.example'}}],
+            contexts: [{name: a, context: {cluster: a}}]}";
+        let config = CloudConfig::parse(kubeconfig, "cloud-config", &Environment::default()).expect("it is good");
+        let (file, followed) = watch::channel(Followed { config, fault: None });
+        let guest = cluster.guest.client(User::CloudControllerManager);
+        let parts = Parts::new(guest, harvester, Clock::starting_at(cluster.start()));
+        let parts = Parts { followed: Some(followed), ..parts };
+        let ccm = Ccm::start_parts(&cluster, parts, |_| ()).await;
+        create_service(&cluster, "{}", "").await;
+        // the last try was after 41 s, and the next one comes after 71 s
+        cluster.advance(Duration::from_secs(45)).await;
+        granted.store(true, Ordering::SeqCst);
+        assert_eq!(load_balancer(&cluster).await, None);
+        file.send_modify(|_| ());
+        cluster.advance(Duration::from_secs(5)).await;
+        assert!(load_balancer(&cluster).await.is_some());
         ccm.stop().await;
     }
 

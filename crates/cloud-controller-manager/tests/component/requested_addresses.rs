@@ -126,6 +126,21 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    async fn a_service_that_names_a_pool_which_gives_it_none_is_told_so_and_keeps_its_address(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{}", "").await;
+        allocate(&cluster, "10.0.0.7").await;
+        let annotations = json!({"metadata": {"annotations": {"cloudprovider.harvesterhci.io/ip-pool": "nix"}}});
+        cluster.guest.patch::<Service>("shop/web", annotations).await;
+        cluster.settle().await;
+        refuse(&cluster, "PoolNotFound", "there is no pool nix").await;
+        let all = events(&cluster).await;
+        let told = ("RequestedAddressNotUsed".to_owned(), "there is no pool nix".to_owned());
+        assert_eq!(all.iter().filter(|event| **event == told).count(), 1, "{all:?}");
+        assert_eq!(handed_over(&cluster).await.as_deref(), Some("10.0.0.7"));
+        ccm.stop().await;
+    }
+
     async fn a_secondary_that_demands_another_address_than_its_primarys_gets_none(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         create_service(&cluster, "{}", "").await;

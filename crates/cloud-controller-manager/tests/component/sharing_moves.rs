@@ -202,6 +202,35 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    /// No DHCP server gives an address of a pool: until `docs` has its lease, kube-vip may announce for it what it had before.
+    async fn a_primary_waits_for_who_shows_its_address_before_a_lease_has_come(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        announced_service(&cluster, "{}").await;
+        let show = async |key: &str, ip: &str| {
+            let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": ip}]}}});
+            cluster.guest.patch_status::<Service>(key, status).await;
+            cluster.settle().await;
+        };
+        ask(&cluster, "docs", 82, "web", "").await;
+        show("shop/docs", WEB).await;
+        let of_its_own = json!({PRIMARY: null, "cloudprovider.harvesterhci.io/ipam": "dhcp"});
+        cluster.guest.patch::<Service>("shop/docs", json!({"metadata": {"annotations": of_its_own}})).await;
+        cluster.settle().await;
+        says_about(&cluster, "docs", json!({"status": {"allocatedAddress": {"ip": "0.0.0.0"}}})).await;
+        ask(&cluster, "api", 81, "docs", "").await;
+        assert_eq!(shared(&cluster, "shop/api").await, is(WEB, "shop.docs"));
+        show("shop/api", WEB).await;
+        cluster.guest.delete::<Service>("shop/web").await;
+        cluster.settle().await;
+        for key in ["shop/docs", "shop/api"] {
+            let object = object_of(&cluster, "web").await.expect("its address may be announced");
+            assert!(object.metadata.deletion_timestamp.is_none());
+            show(key, "127.9.0.7").await;
+        }
+        assert_eq!((service(&cluster).await, object_of(&cluster, "web").await), (None, None));
+        ccm.stop().await;
+    }
+
     /// docs/contract/data-paths.md#row-10: its port is in an object at every time.
     async fn a_secondary_keeps_the_listener_of_its_primary_until_the_next_primary_carries_it(cluster: TestCluster) {
         let (ccm, between) = Between::start(&cluster).await;

@@ -71,6 +71,11 @@ impl Report {
             .iter()
             .filter_map(|network| Some((network.name.as_deref()?, network.interface.as_str())))
     }
+
+    /// Whether the guest agent reports the name of any interface, that on the pod network too.
+    pub fn names_interfaces(&self) -> bool {
+        self.networks.iter().any(|network| !network.interface.is_empty())
+    }
 }
 
 /// All addresses that are reported on the networks of the VM.

@@ -6,8 +6,9 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
 use super::{
+    Seen,
     handover::{given, latest},
-    ingress,
+    host_datapath, ingress,
 };
 use crate::{
     datapath::Datapath,
@@ -44,7 +45,8 @@ pub(super) fn taken_back(service: &Service, lost: &str) -> PendingEvent {
 }
 
 /// kube-vip in the guest was asked for the address and does not show it. It does not write the status of an address that
-/// it announces already (docs/contract/kube-vip.md#written-once), and on this datapath nobody else writes it.
+/// it announces already (docs/contract/kube-vip.md#written-once), or that no endpoint is behind
+/// (docs/contract/kube-vip.md#endpoints), and on this datapath nobody else writes it.
 pub(super) fn not_published(service: &Service, address: &str) -> PendingEvent {
     let text = |key: &str| service.annotations().get(key).map(String::as_str).filter(|text| !text.is_empty());
     let address = if address == DHCP_ADDRESS { "an address of DHCP" } else { address };
@@ -60,9 +62,10 @@ pub(super) fn not_published(service: &Service, address: &str) -> PendingEvent {
         let two = text(annotations::KUBE_VIP_LOADBALANCER_IPS).is_some_and(|asked| asked.contains(','));
         let two = if two { ". It announces two addresses of a Service from version 0.7 on" } else { "" };
         format!(
-            "kube-vip was asked to announce {address} and has not written it to the Service's status: restart \
-             kube-vip{place} if the Service was of another type for a while, because kube-vip passes over that and \
-             does not write an address again; else its log says more{two}"
+            "kube-vip was asked to announce {address} and has not written it to the Service's status: from version 1.2 \
+             on it waits until a Pod behind the Service is ready; restart kube-vip{place} if the Service was of another \
+             type for a while, because kube-vip passes over that and does not write an address again; else its log \
+             says more{two}"
         )
     };
     PendingEvent::warning("AddressNotPublished", sentence)
@@ -158,17 +161,24 @@ pub(super) fn keys(config: &ServiceConfig) -> Vec<PendingEvent> {
     events
 }
 
-/// One Event with all faults, and with `more`.
+/// One Event with all faults, with `more`, and with what becomes of the load balancer.
 pub(super) fn refusal(
-    service: &Service,
+    seen: &Seen<'_>,
+    path: Datapath,
     faults: &[Explanation],
     more: Option<&str>,
-    exists: bool,
 ) -> Option<PendingEvent> {
-    let first = faults.first()?;
+    let (service, first) = (seen.service, faults.first()?);
     let sentences: Vec<_> = faults.iter().map(|fault| fault.message.as_str()).chain(more).collect();
     let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
-    let what = if exists { "the load balancer stays as it is" } else { "no load balancer" };
+    let what = match seen.load_balancer.object() {
+        None => "no load balancer",
+        Some(_) if path == Datapath::Guest => "the load balancer stays as it is",
+        Some(object) if host_datapath::is_anything_left(seen, object) => {
+            "the load balancer stays as it is, but for ports that are gone,"
+        }
+        Some(_) => "the load balancer leads to no VM, because no port that it had is left,",
+    };
     let message = format!("{what} for service {namespace}/{name}: {}", sentences.join("; "));
     Some(PendingEvent::warning(first.reason, message))
 }

@@ -15,6 +15,7 @@ use crate::{
         },
         selector::{Selector, select},
     },
+    requested::WISH,
     service_config::{SOURCE_RANGES, ServiceConfig, health_check, ports},
 };
 
@@ -81,14 +82,32 @@ pub(super) fn datapath(
             events.push(PendingEvent::normal("ClientAddressNotPreserved", sentence));
         }
     }
+    if spec.and_then(|spec| spec.session_affinity.as_deref()) == Some("ClientIP") {
+        let sentence = "sessionAffinity ClientIP has no effect on the data path host, where each connection may go to another VM: \
+            remove it, or create the Service anew with data-path: guest";
+        events.push(PendingEvent::warning("NotSupported", sentence));
+    }
     let host = service.annotations().get(annotations::KUBE_VIP_VIP_HOST);
+    // kube-vip reads that field, and may do so before the annotation is there by which it passes over the Service
+    let wish = spec.and_then(|spec| spec.load_balancer_ip.as_deref()).filter(|wish| !wish.trim().is_empty());
+    let instead = wish.map(|_| {
+        format!(
+            " with annotation {} in place of {WISH}, which kube-vip announces by itself",
+            annotations::SERVICE_IP
+        )
+    });
+    let instead = instead.unwrap_or_default();
     if exists && host.is_some_and(|host| !host.is_empty()) {
-        let sentence = "kube-vip in the guest announces this address too and does not let go of it: restart kube-vip, or \
-            create the Service anew";
+        let sentence = format!(
+            "kube-vip in the guest announces this address too and does not let go of it: restart kube-vip, or create the Service \
+             anew{instead}"
+        );
         events.push(PendingEvent::warning("VipAnnouncedTwice", sentence));
     } else if !exists && was_announced_in_guest(service) {
-        let sentence = "kube-vip in the guest has announced this Service and would announce its address a second time: \
-            create the Service anew for the data path host";
+        let sentence = format!(
+            "kube-vip in the guest has announced this Service and would announce its address a second time: create the Service \
+             anew for the data path host{instead}"
+        );
         faults.push(Explanation::new("AnnouncedInGuest", sentence));
     }
 
@@ -169,6 +188,12 @@ pub(super) fn freeze(seen: &Seen<'_>, frozen: &LoadBalancer, json: &mut Value) {
     {
         spec.insert("backendServerSelector".to_owned(), json!(selector));
     }
+}
+
+/// Whether [`freeze`] leaves a way to VMs: a port that the Service still has, or a secondary's.
+pub(super) fn is_anything_left(seen: &Seen<'_>, frozen: &LoadBalancer) -> bool {
+    !seen.secondaries.carried.is_empty()
+        || frozen.spec.listeners.iter().any(|it| leads_to(seen.service, &json!(it)))
 }
 
 /// Whether a listener leads to a node port of the Service.

@@ -53,10 +53,9 @@ pub(super) fn told(seen: &Seen<'_>) -> Option<PendingEvent> {
         Interface::Missing(why) => {
             format!("the Service stays on the interface that it has: {why}")
         }
+        Interface::OnNoVm(_) | Interface::Unknown if !has_address(seen) => return None,
+        Interface::OnNoVm(why) => format!("kube-vip takes its own interface: {why}"),
         Interface::Unknown => {
-            if !has_address(seen) {
-                return None;
-            }
             let config_map = format!("ConfigMap {KUBE_SYSTEM}/{NETWORKS_CONFIG_MAP}");
             format!(
                 "neither the VMs nor {config_map} name the interface of the Service's network, so kube-vip takes its own: \

@@ -27,9 +27,22 @@ use super::{
 use crate::{
     datapath::Datapath,
     load_balancers::requests::demanded,
-    requested::{Addresses, Requested, WISH},
+    requested::{Addresses, Asked, Requested, WISH},
     service_config::ServiceConfig,
 };
+
+/// The reasons of the load balancer of this project for which a pool gives an object no address.
+const OF_A_POOL: [&str; 9] = [
+    "PoolNotFound",
+    "PoolNotReady",
+    "PoolExhausted",
+    "RecordFull",
+    "PoolNotWritten",
+    "PoolWithoutFamily",
+    "PoolDraining",
+    "PoolNotAllowed",
+    "QuotaExceeded",
+];
 
 /// The demand of the Service, where Harvester gave something else.
 pub(super) fn unmet_demand(
@@ -108,6 +121,16 @@ fn refused(object: &LoadBalancer) -> Option<PendingEvent> {
     Some(PendingEvent::warning(reason, ready.message.as_str()))
 }
 
+/// The Event of a Service that keeps its address because the pool that it names by now gives it none, in the words of the
+/// load balancer: of a Service that is served no failed sync tells.
+fn not_moved(requested: &Requested, object: &LoadBalancer) -> Option<PendingEvent> {
+    let Asked::For(pool) = &requested.pool else { return None };
+    let (former, _) = object.status.as_ref()?.allocated_address.as_ref()?.primary()?;
+    let ready = not_ready(object).filter(|ready| OF_A_POOL.contains(&ready.reason.as_str()))?;
+    let is_asked = object.spec.ip_pool == *pool && former != pool.as_str() && !ready.message.is_empty();
+    is_asked.then(|| PendingEvent::warning("RequestedAddressNotUsed", ready.message.as_str()))
+}
+
 /// The sentence of a load balancer that is ready about a demand that this object never meets: an IPv6 address stays
 /// whatever is asked for.
 fn never_met(object: &LoadBalancer, demand: Addresses) -> Option<&str> {
@@ -155,19 +178,23 @@ pub(super) fn told(seen: &Seen<'_>, object: &RawObject<LoadBalancer>) -> Vec<Pen
             );
             vec![PendingEvent::warning("RequestedAddressUnsupported", sentence)]
         }
-        _ => unmet_wish(requested, object)
-            .and_then(|wish| {
+        phase => {
+            // of these two the failed sync, or the Event about families, has the sentence of the load balancer
+            let is_told_so = matches!(phase, Some(Phase::Allocation | Phase::Demand(_)));
+            let about_wish = |wish| {
                 let why = why_not(object, wish);
-                let is_known = why.is_some() || matches!(seen.phase(), Some(Phase::Wish(_))) && seen.waited >= ANSWER;
+                let is_known =
+                    why.is_some() || matches!(phase, Some(Phase::Wish(_))) && seen.waited >= ANSWER;
                 let why = why.unwrap_or("it may be in use, or in no pool for this Service");
                 let sentence = format!(
                     "{WISH} asks for {wish}, and Harvester gave {given}: {why}; annotation {} demands an address",
                     annotations::SERVICE_IP
                 );
                 is_known.then(|| PendingEvent::warning("RequestedAddressNotUsed", sentence))
-            })
-            .into_iter()
-            .collect(),
+            };
+            let of_pool = not_moved(requested, object).filter(|_| !is_told_so);
+            of_pool.or_else(|| unmet_wish(requested, object).and_then(about_wish)).into_iter().collect()
+        }
     }
 }
 

@@ -289,7 +289,9 @@ fn what_is_waited_for_is_told(
 #[rstest]
 #[case::not_yet("10.0.0.9", json!({}), "", 59, None)]
 #[case::for_a_minute("10.0.0.9", json!({annotations::KUBE_VIP_VIP_HOST: "worker-1"}), "", 60,
-    Some("announce 10.0.0.9 and has not written it to the Service's status: restart kube-vip on node worker-1"))]
+    Some("restart kube-vip on node worker-1 if the Service was of another type for a while"))]
+#[case::without_a_pod("10.0.0.9", json!({}), "", 60,
+    Some("announce 10.0.0.9 and has not written it to the Service's status: from version 1.2 on it waits until a Pod"))]
 #[case::a_lease(DHCP_ADDRESS, json!({}), "", 60, Some("an address of DHCP"))]
 #[case::ignored("10.0.0.9", json!({annotations::KUBE_VIP_IGNORE: "true"}), "", 60, Some("remove the annotation"))]
 #[case::another_is_shown("10.0.0.9", json!({}), "192.168.1.50", 60, Some("restart kube-vip if"))]

@@ -7,8 +7,8 @@ use harvester_api::LoadBalancer;
 use k8s_openapi::api::core::v1::Service;
 
 use super::{
-    HarvesterLoadBalancers, address_to_share, allocated, ingress, label, listed, same, status_address,
-    staying,
+    HarvesterLoadBalancers, address_to_share, addresses_in, allocated, ingress, is_leased, label, listed,
+    same, status_address, staying,
 };
 
 impl HarvesterLoadBalancers {
@@ -33,7 +33,8 @@ impl HarvesterLoadBalancers {
         former.retain(|user| {
             let service = self.services.get(user).filter(|_| !users.contains(user));
             service.is_some_and(|service| {
-                (may_wait || self.is_wanted(&service)) && !self.has_by_another(&service, &own)
+                (may_wait || self.is_wanted(&service))
+                    && !self.has_by_another(&service, &own, is_leased(object))
             })
         });
         former
@@ -41,20 +42,27 @@ impl HarvesterLoadBalancers {
 
     /// Whether the Service shows none of these addresses but by an object of its own or by that of the primary that its
     /// label names: a lease that ended may be given to who used it, or to anybody whose address it uses now.
-    fn has_by_another(&self, service: &Service, addresses: &[&str]) -> bool {
-        let (own, shared, shown) =
-            (self.own_addresses(service), self.labelled_addresses(service), ingress(service));
+    ///
+    /// `by_lease`: whether these addresses are of a lease. No DHCP server gives one of a pool, so a Service whose object is
+    /// leased and that shows one still waits for its lease, and kube-vip may announce what it had before.
+    fn has_by_another(&self, service: &Service, addresses: &[&str], by_lease: bool) -> bool {
+        let counts = |object: &LoadBalancer| by_lease || !is_leased(object);
+        let own = self.load_balancer(&self.key(service));
+        let own = staying(&own).filter(|own| counts(own));
+        let own: Vec<_> = own.into_iter().flat_map(|own| addresses_in(own)).collect();
+        let (shared, shown) = (self.labelled_addresses(service, counts), ingress(service));
         let mut of_these = shown.iter().filter(|shown| addresses.iter().any(|address| same(address, shown)));
-        of_these.all(|shown| own.iter().chain(&shared).any(|ip| same(ip, shown)))
+        of_these.all(|shown| own.iter().any(|ip| same(ip, shown)) || shared.iter().any(|ip| same(ip, shown)))
     }
 
-    /// The addresses of the primary that the label names, while its object stays and nothing takes them back. They are by
-    /// its status where they are leased: the object of a primary says a former lease until somebody looks at it.
-    fn labelled_addresses(&self, service: &Service) -> Vec<String> {
+    /// The addresses of the primary that the label names, while its object counts and stays and nothing takes them back.
+    /// They are by its status where they are leased: the object of a primary says a former lease until somebody looks at it.
+    fn labelled_addresses(&self, service: &Service, counts: impl Fn(&LoadBalancer) -> bool) -> Vec<String> {
         let primary = label(service).and_then(|value| self.services.get(&self.shared.labelled(value)?));
         let Some(primary) = primary else { return Vec::new() };
         let found = self.load_balancer(&self.key(&primary));
-        let address = staying(&found).and_then(|object| address_to_share(&primary, object));
+        let object = staying(&found).filter(|object| counts(object));
+        let address = object.and_then(|object| address_to_share(&primary, object));
         address.iter().flat_map(|address| listed(address)).map(str::to_owned).collect()
     }
 }

@@ -6,8 +6,14 @@ const MGMT: &str = "default/mgmt";
 const NET2: &str = "default/net2";
 
 fn nics(node: &str, interfaces: &[(&str, &str)]) -> Nics {
+    let is_heard = interfaces.iter().any(|(_, name)| !name.is_empty());
     let interfaces = interfaces.iter().map(|(network, name)| ((*network).to_owned(), (*name).to_owned()));
-    Nics { node: node.to_owned(), interfaces: interfaces.collect() }
+    Nics { node: node.to_owned(), is_heard, interfaces: interfaces.collect() }
+}
+
+/// Its guest agent reports the interface on the pod network.
+fn on_the_pod_network(node: &str) -> Nics {
+    Nics { is_heard: true, ..nics(node, &[]) }
 }
 
 fn both(node: &str) -> Nics {
@@ -33,6 +39,21 @@ fn the_interface_of_a_network_is_the_one_that_all_nodes_report(
 ) {
     assert_eq!(interface(NET2, &all, &Mapping::Absent), expected);
     assert_eq!(interface("", &all, &Mapping::Absent), Interface::NotAsked);
+}
+
+#[test]
+fn vms_on_the_pod_network_alone_have_no_network_and_their_agents_need_no_start() {
+    let all = [on_the_pod_network("a"), nics("b", &[])];
+    let Interface::OnNoVm(why) = interface(NET2, &all, &Mapping::Absent) else { panic!("found") };
+    let told = "no VM of this cluster has network default/net2 (they have the pod network alone): make the Service anew with another";
+    assert!(why.starts_with(told), "{why}");
+    let Interface::OnNoVm(why) = interface("net2", &all, &Mapping::Absent) else { panic!("found") };
+    assert!(why.contains("written as namespace/name"), "{why}");
+
+    let mapping = Mapping::read(r#"{"default/net2":"enp2s0"}"#);
+    assert_eq!(interface(NET2, &all, &mapping), named("enp2s0"), "a person may know more");
+    let has_it = [on_the_pod_network("a"), nics("b", &[(NET2, "")])];
+    assert_eq!(interface(NET2, &has_it, &Mapping::Absent), Interface::Unknown, "its agent is silent");
 }
 
 #[rstest]

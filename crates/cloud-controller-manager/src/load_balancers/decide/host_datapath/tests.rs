@@ -34,6 +34,39 @@ fn written(decision: &Decision<Write>) -> (Vec<(i64, i64)>, Value, bool) {
     (listeners, check, json["spec"].get("backendServerSelector").is_some())
 }
 
+#[test]
+fn who_wished_for_an_address_that_kube_vip_took_by_itself_is_told_to_demand_it() {
+    let annotations = json!({annotations::DATA_PATH: "host", annotations::KUBE_VIP_VIP_HOST: "worker-1"});
+    let object = leading(&[(80, 30080)]);
+    for stands in [None, Some(&object)] {
+        let told = |spec: &Value| {
+            let decision = decided(&service(&annotations, spec), stands, |_| ());
+            decision.events.iter().map(|event| event.message.as_str()).collect::<String>()
+        };
+        let part = "anew for the data path host with annotation cloudprovider.harvesterhci.io/ip in place of";
+        let part =
+            if stands.is_some() { part.replace(" for the data path host", "") } else { part.to_owned() };
+        let (wishing, other) = (told(&json!({"loadBalancerIP": "10.0.0.7"})), told(&json!({})));
+        assert!(wishing.contains(&part) && !other.contains("in place of"), "{wishing}; {other}");
+    }
+}
+
+#[rstest]
+#[case::host("host", "ClientIP", 1)]
+#[case::none("host", "None", 0)]
+// kube-proxy in the guest sees to it
+#[case::guest("guest", "ClientIP", 0)]
+fn session_affinity_is_told_to_have_no_effect_where_nobody_carries_it(
+    #[case] path: &str,
+    #[case] affinity: &str,
+    #[case] expected: usize,
+) {
+    let wanting = service(&json!({annotations::DATA_PATH: path}), &json!({"sessionAffinity": affinity}));
+    let decision = decided(&wanting, None, |_| ());
+    assert!(decision.write.is_some(), "it is served all the same: {decision:?}");
+    assert_eq!(decision.events.iter().filter(|event| event.reason == "NotSupported").count(), expected);
+}
+
 /// docs/contract/data-paths.md#row-12: port 80 of the Service is gone, and its node port 30080 may be another's.
 #[rstest]
 #[case::check(json!({CHECK: "80"}), json!({}), |_: &mut Seen<'_>| ())]
@@ -71,6 +104,19 @@ fn an_object_that_otherwise_stays_as_it_is_leads_to_no_node_port_that_its_servic
     let Some(Write::Update(json)) = decision.write else { unreachable!() };
     let stays = decided(&wanting, Some(&RawObject::from_json(json).unwrap()), change);
     assert_eq!(stays.write, None);
+}
+
+#[test]
+fn the_event_about_a_fault_says_whether_the_load_balancer_goes_on() {
+    let wanting = service(&json!({CHECK: "80"}), &json!({"ports": [{"port": 443, "nodePort": 30443}]}));
+    let told = |listeners: &[(i32, i32)]| {
+        let decision = decided(&wanting, Some(&leading(listeners)), |_| ());
+        let event = decision.events.iter().find(|event| event.reason == "InvalidHealthCheck");
+        event.map(|event| event.message.clone()).unwrap_or_default()
+    };
+    let (left, nothing) = (told(&[(80, 30080), (443, 30443)]), told(&[(80, 30080)]));
+    assert!(left.starts_with("the load balancer stays as it is, but for ports that are gone, for"), "{left}");
+    assert!(nothing.starts_with("the load balancer leads to no VM, because"), "{nothing}");
 }
 
 /// A secondary has the port that its primary let go of, though the node port behind it is in use.

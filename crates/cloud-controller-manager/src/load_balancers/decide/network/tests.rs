@@ -119,6 +119,7 @@ fn a_network_that_no_vm_has_is_told_before_and_beside_the_sentence_of_the_pools(
 #[rstest]
 #[case::missing(missing(), "stays on the interface that it has")]
 #[case::unknown(Interface::Unknown, "start the guest agents, or name it in that ConfigMap")]
+#[case::on_no_vm(Interface::OnNoVm("no VM has it".to_owned()), "kube-vip takes its own interface: no VM has it")]
 fn a_service_that_has_its_address_keeps_it_without_an_interface(
     #[case] interface: Interface,
     #[case] part: &str,

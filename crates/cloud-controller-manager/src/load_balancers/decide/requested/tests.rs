@@ -294,6 +294,33 @@ fn a_wish_that_is_not_met_hinders_nothing_and_is_told(
     }
 }
 
+#[rstest]
+#[case::names_it("nix", "PoolNotFound", "nix", true)]
+#[case::is_full("nix", "PoolExhausted", "nix", true)]
+#[case::of_the_data_path("nix", "NoBackends", "nix", false)]
+#[case::not_written_yet("nix", "PoolNotFound", "lab", false)]
+#[case::has_an_address_of_it("lab", "PoolNotReady", "lab", false)]
+// somebody in Harvester named it, and reads the condition
+#[case::names_none("", "PoolNotFound", "nix", false)]
+fn a_service_that_keeps_its_address_is_told_why_the_pool_that_it_names_gives_it_none(
+    #[case] named: &str,
+    #[case] reason: &str,
+    #[case] pool: &str,
+    #[case] is_told: bool,
+    #[values("cluster", "vm")] workload: &str,
+) {
+    let message = "there is no such IPPool; address 10.0.0.7 of pool lab stays until then";
+    let ready = json!({"status": "False", "reason": reason, "message": message});
+    let mut json = object(workload, &status("10.0.0.7", &ready)).json();
+    json["spec"]["ipPool"] = pool.into();
+    let service = showing(service(&json!({annotations::SERVICE_IP_POOL: named}), &json!({})), "10.0.0.7");
+    let decision = after(&service, &RawObject::from_json(json).unwrap(), 99);
+    assert_eq!((addresses(&decision), decision.view.waiting), (vec!["10.0.0.7".to_owned()], None));
+    let events = decision.events.iter().filter(|event| event.message == message);
+    let told: Vec<_> = events.map(|event| event.reason).collect();
+    assert_eq!(told, if is_told { vec!["RequestedAddressNotUsed"] } else { vec![] });
+}
+
 /// A Service that has an address goes on with it, and a former demand still holds.
 #[rstest]
 #[case::met("10.0.0.7", &["10.0.0.7"])]

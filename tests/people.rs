@@ -66,6 +66,28 @@ fn output_that_does_not_fit_on_the_disk_is_a_failure_and_a_reader_that_has_enoug
 }
 
 #[test]
+fn the_list_of_doctors_checks_is_json_where_that_is_asked_for() {
+    let told = called("harvester-cloud-provider", &["doctor", "--list", "--output", "json"]);
+    let all: Vec<Value> = serde_json::from_slice(&told.stdout).unwrap();
+    assert!(all.iter().any(|check| check["id"] == "guest-api" && check["about"].is_string()), "{told:?}");
+}
+
+/// Who reads the JSON gets it in every case.
+#[test]
+fn a_kubeconfig_that_cannot_be_opened_is_a_red_line_of_doctor() {
+    let words = ["doctor", "--output", "json", "--kubeconfig", "/nowhere", "--cloud-config", "/nowhere"];
+    let told = called("harvester-cloud-provider", &words);
+    assert_eq!(told.status.code(), Some(1), "{told:?}");
+    let findings: Value = serde_json::from_slice(&told.stdout).unwrap();
+    let red: Vec<_> = findings.as_array().unwrap().iter().filter(|it| it["verdict"] == "red").collect();
+    assert!(
+        matches!(red[..], [guest, config] if guest["id"] == "guest-api" && config["id"] == "cloud-config"),
+        "{red:?}"
+    );
+    assert!(red[0]["sentence"].as_str().unwrap().contains("/nowhere"), "{red:?}");
+}
+
+#[test]
 fn kubectl_and_shells_get_the_same_completions() {
     let words = ["status", "--w"];
     let by_kubectl = called("kubectl_complete-harvester", &words);

@@ -14,7 +14,7 @@ use crate::{
         facts::{Answer, Facts},
         read,
     },
-    json::{self, annotation, condition, is_true, key, members, name, text, uid},
+    json::{self, annotation, condition, is_deleted, is_true, key, members, name, text, uid},
     screen::cut,
     screen::{Colour, table},
     whose::{machine_uid, service_of},
@@ -145,6 +145,7 @@ fn service(service: &Value, balancers: &[Value]) -> ServiceRow {
     };
     let object = balancers.iter().find(is_its);
     let because = match object.and_then(|object| condition(object, "Ready")) {
+        _ if is_deleted(service) => "it is being deleted".to_owned(),
         _ if !addresses.is_empty() => String::new(),
         Some(ready) => cut(text(ready, "/message")),
         None if object.is_some() => "its LoadBalancer says nothing yet".to_owned(),

@@ -365,6 +365,7 @@ async fn examined(system: &System, harvester: Option<Client>) -> Vec<Finding> {
         server: "https://harvester.test:6443".to_owned(),
         namespace: "team-a".to_owned(),
         expiry: cloud_config::expiry::Expiry::Never,
+        authorities: Vec::new(),
         trusts_everybody: false,
         claims: None,
         note: None,

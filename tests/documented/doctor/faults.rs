@@ -106,6 +106,8 @@ pub(super) async fn all(world: &World) -> Vec<Broken> {
         ("guest-version", arguments("--kubeconfig", old)),
         ("clock", arguments("--kubeconfig", of_2000)),
         ("guest-api", arguments("--kubeconfig", world.copy("guest.kubeconfig", "guest", server))),
+        ("guest-api", arguments("--kubeconfig", "harvester.kubeconfig".to_owned())),
+        ("harvester-version", arguments("--cloud-config", "guest.kubeconfig".to_owned())),
         ("cloud-config", arguments("--cloud-config", "nowhere".to_owned())),
         ("harvester-endpoint", config("endpoint", &server)),
         (
@@ -129,6 +131,14 @@ pub(super) async fn all(world: &World) -> Vec<Broken> {
         (
             "one-provider",
             Fault::Create(Guest, DEPLOYMENTS, workload("Deployment", "second", "harvester-cloud-provider:2")),
+        ),
+        (
+            "one-provider",
+            Fault::Create(
+                Guest,
+                DAEMON_SETS,
+                workload("DaemonSet", "svclb-web", "rancher/klipper-lb:v0.4.9"),
+            ),
         ),
         ("nodes", Fault::Create(Guest, NODES, lost)),
         (

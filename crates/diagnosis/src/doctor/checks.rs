@@ -17,8 +17,8 @@ use super::{
     facts::{Answer, Cluster, Config, Facts, Failed, Trouble},
     read,
 };
-use crate::json::{self, text};
-use credential::{anew, is_unknown_to_rancher, life, login, rancher_credential};
+use crate::json::{self, members, text};
+use credential::{anew, end_of_authority, is_unknown_to_rancher, life, login, rancher_credential};
 use guest::{agents, dhcp, machines, nodes, tunnel_address};
 use harvester::{conversion, crd_fields, crds, load_balancer, pools, webhook};
 use leftovers::leftovers;
@@ -232,6 +232,16 @@ fn items<'a>(cluster: &'a Cluster, path: &str) -> Result<&'a [Value], Outcome> {
     Ok(json::items_or_none(got(cluster, path)?))
 }
 
+/// Those of the kinds that are not served under the path of their group and version.
+fn unserved(cluster: &Cluster, path: &str, kinds: &[&'static str]) -> Result<Vec<&'static str>, Outcome> {
+    let there = match answer(cluster, path) {
+        Err(Failed { trouble: Trouble::NotFound, .. }) => &[],
+        _ => members(&got(cluster, path)?["resources"]),
+    };
+    let is_missing = |kind: &&str| !there.iter().any(|resource| resource["name"] == **kind);
+    Ok(kinds.iter().copied().filter(is_missing).collect())
+}
+
 /// The first few, and how many more.
 fn some<T: AsRef<str>>(names: &[T]) -> String {
     const NAMED: usize = 3;
@@ -247,7 +257,14 @@ fn config(facts: &Facts) -> Result<&Config, Outcome> {
 // ---- the guest cluster and the way to Harvester
 
 fn guest_api(facts: &Facts) -> Result<Outcome, Outcome> {
+    let kinds = answer(&facts.guest, read::HARVESTER_KINDS).as_ref().map(|list| members(&list["resources"]));
     Ok(match answer(&facts.guest, read::VERSION) {
+        Ok(_) if kinds.is_ok_and(|kinds| kinds.iter().any(|kind| kind["name"] == "settings")) => {
+            Outcome::red(
+                "this is a Harvester and no guest cluster: it has the kind settings.harvesterhci.io",
+                "give the guest cluster's kubeconfig by --kubeconfig, and Harvester's by --cloud-config",
+            )
+        }
         Ok(version) => Outcome::green(format!("Kubernetes {}", text(version, "/gitVersion"))),
         Err(failed) => Outcome::red(
             failed.why.clone(),
@@ -288,10 +305,15 @@ fn cloud_config(facts: &Facts) -> Result<Outcome, Outcome> {
             let found = format!("{}: {}, namespace {}", config.file, config.server, config.namespace);
             Outcome::green(found).and(config.note.as_deref())
         }
+        // a new one would be refused for the same reason
+        Err(why) if why.contains(": proxy: ") => Outcome::red(
+            why.clone(),
+            "mend the variable HTTPS_PROXY of this shell, or proxy-url in the file; NO_PROXY names servers that need no proxy",
+        ),
         Err(why) => Outcome::red(
             why.clone(),
-            "with an administrator's kubeconfig of Harvester in KUBECONFIG run `deploy/generate_addon_csi.sh CLUSTER NAMESPACE \
-             --format kubeconfig > new-cloud-config`, and name the file by --cloud-config",
+            "with an administrator's kubeconfig of Harvester in KUBECONFIG run `(umask 077; deploy/generate_addon_csi.sh CLUSTER \
+             NAMESPACE --format kubeconfig > new-cloud-config)`, and name the file by --cloud-config",
         ),
     })
 }
@@ -299,6 +321,10 @@ fn cloud_config(facts: &Facts) -> Result<Outcome, Outcome> {
 fn endpoint(facts: &Facts) -> Result<Outcome, Outcome> {
     let config = config(facts)?;
     Ok(match answer(&facts.harvester, read::VERSION) {
+        Err(Failed { trouble: Trouble::NoAnswer, why }) if why.contains("tunnel error") => Outcome::red(
+            format!("{} is not reached through the proxy: {why}", config.server),
+            "check the proxy (the variable HTTPS_PROXY, or proxy-url in the cloud-config), or name the server in NO_PROXY",
+        ),
         Err(Failed { trouble: Trouble::NoAnswer, why }) => Outcome::red(
             format!("{} does not answer: {why}", config.server),
             "check that this machine reaches Harvester's VIP, and that the cloud-config names its server",
@@ -322,6 +348,12 @@ fn endpoint(facts: &Facts) -> Result<Outcome, Outcome> {
 fn ca(facts: &Facts) -> Result<Outcome, Outcome> {
     let config = config(facts)?;
     Ok(match answer(&facts.harvester, read::VERSION) {
+        Err(Failed { trouble: Trouble::Certificate, why }) if why.contains("certificate expired") => {
+            Outcome::red(
+                why.clone(),
+                "the server's own certificate has ended, and no cloud-config helps: have it renewed on Harvester's hosts",
+            )
+        }
         Err(Failed { trouble: Trouble::Certificate, why }) => Outcome::red(
             why.clone(),
             format!("Harvester's certificate was changed, or another server answers there: {}", anew(config)),
@@ -330,7 +362,12 @@ fn ca(facts: &Facts) -> Result<Outcome, Outcome> {
             "insecure-skip-tls-verify is set: whoever answers there gets the token",
             "take it out of the cloud-config, and name the CA instead (certificate-authority-data)",
         ),
-        _ => Outcome::green("the server's certificate is trusted"),
+        _ => match end_of_authority(config, facts) {
+            Some(sentence) => {
+                Outcome::amber(sentence, format!("have it renewed in Harvester; then {}", anew(config)))
+            }
+            None => Outcome::green("the server's certificate is trusted"),
+        },
     })
 }
 
@@ -358,7 +395,24 @@ fn clock(facts: &Facts) -> Result<Outcome, Outcome> {
     })
 }
 
+/// The cluster answers, and has none of the kinds that every Harvester has.
+fn is_no_harvester(facts: &Facts) -> bool {
+    let kinds = answer(&facts.harvester, read::HARVESTER_KINDS);
+    kinds.as_ref().is_err_and(|failed| failed.trouble == Trouble::NotFound)
+}
+
+/// What mends a Harvester makes nothing better in another cluster: `harvester-version` tells of that alone.
+fn asked_of_harvester(facts: &Facts) -> Result<(), Outcome> {
+    if is_no_harvester(facts) { Err(Outcome::waits_for("harvester-version")) } else { Ok(()) }
+}
+
 fn harvester_version(facts: &Facts) -> Result<Outcome, Outcome> {
+    if is_no_harvester(facts) {
+        return Ok(Outcome::red(
+            format!("{} is no Harvester: it has no kinds of harvesterhci.io", config(facts)?.server),
+            "name Harvester's cloud-config by --cloud-config: this one is of another cluster, perhaps of the guest cluster itself",
+        ));
+    }
     let version = harvester_version_of(got(&facts.harvester, read::HARVESTER_VERSION)?);
     let version =
         version.ok_or_else(|| Outcome::not_asked("setting server-version of Harvester is empty"))?;

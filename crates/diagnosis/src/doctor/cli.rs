@@ -1,6 +1,6 @@
 //! The command line: `doctor`.
 //!
-//! Exit codes: 0 nothing is red; 1 something is, or a kubeconfig is of no use; 2 wrong arguments.
+//! Exit codes: 0 nothing is red; 1 something is; 2 wrong arguments.
 
 use std::{ffi::OsString, fmt::Write as _, path::PathBuf, process::ExitCode};
 
@@ -9,10 +9,15 @@ use program::{
     failed,
     flags::{Flag, Table},
 };
+use serde_json::{Value, json};
 
-use super::{CHECKS, Finding, Occasion, Verdict, decide, read, render};
+use super::{
+    CHECKS, Finding, Occasion, Verdict, decide,
+    facts::{Failed, Trouble},
+    read, render,
+};
 use crate::{
-    access::with_token_in_use,
+    access::{nobody, with_token_in_use},
     flags::{CLOUD_CONFIG, GUEST, OUTPUT, PROGRAM, is_json, refuse},
     screen::Colour,
 };
@@ -66,30 +71,36 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     if is_list {
-        return program::show(&list());
+        return program::show(&list(json));
     }
     let outcome = program::run(|process| async move {
         let settings =
             cloud_config::Options::named(&format!("{PROGRAM}/{} doctor", env!("CARGO_PKG_VERSION")));
-        let guest = cloud_config::local(&Local { kubeconfig, master: None }, &settings)?;
+        let guest = cloud_config::local(&Local { kubeconfig, master: None }, &settings);
+        let unopened = guest.as_ref().err().map(ToString::to_string);
+        let guest = guest.unwrap_or_else(|_| nobody());
         let config = cloud_config::find(cloud_config.as_deref()).and_then(|file| CloudConfig::read(&file));
         let now = process.clock.now();
         let read = async {
-            let used = with_token_in_use(config, Ok(&guest), &settings).await;
+            let opened = unopened.clone().map_or(Ok(&guest), Err);
+            let used = with_token_in_use(config, opened, &settings).await;
             read::read(&guest, used.as_ref().map_err(ToString::to_string), &settings, now).await
         };
         let mut facts = program::progress("reading both clusters", Box::pin(read)).await;
+        if let Some(why) = unopened {
+            let unread = Failed { trouble: Trouble::NoAnswer, why };
+            facts.guest.answers.values_mut().for_each(|answer| *answer = Err(unread.clone()));
+        }
         if let Some(file) = rancher {
             facts.rancher = Some(match CloudConfig::read(&file) {
                 Ok(credential) => read::read_rancher(&credential, &settings).await,
                 Err(error) => Err(error.to_string()),
             });
         }
-        Ok::<_, cloud_config::Error>(decide(&facts, occasion))
+        decide(&facts, occasion)
     });
     match outcome {
-        Ok(Ok(findings)) => show(&findings, json),
-        Ok(Err(error)) => failed(&error.to_string()),
+        Ok(findings) => show(&findings, json),
         Err(error) => failed(&format!("start the runtime: {error}")),
     }
 }
@@ -107,7 +118,11 @@ fn show(findings: &[Finding], json: bool) -> ExitCode {
     if findings.iter().any(|finding| finding.verdict == Verdict::Red) { ExitCode::FAILURE } else { shown }
 }
 
-fn list() -> String {
+fn list(json: bool) -> String {
+    if json {
+        let all = CHECKS.iter().map(|check| json!({"id": check.id, "about": check.about}));
+        return format!("{:#}\n", Value::from_iter(all));
+    }
     let width = CHECKS.iter().map(|check| check.id.len()).max().unwrap_or_default();
     CHECKS.iter().fold(String::new(), |mut text, check| {
         writeln!(text, "{:<width$}  {}", check.id, check.about).expect("a String takes any text");

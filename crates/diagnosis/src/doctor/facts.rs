@@ -47,6 +47,8 @@ pub struct Config {
     /// The namespace of the guest cluster in Harvester.
     pub namespace: String,
     pub expiry: Expiry,
+    /// When each certificate of its authority ends; none where those of the system count.
+    pub authorities: Vec<Expiry>,
     /// `insecure-skip-tls-verify`: whoever answers counts as Harvester.
     pub trusts_everybody: bool,
     /// What the token says of itself, where it is a service account's.

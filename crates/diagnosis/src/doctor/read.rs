@@ -28,13 +28,14 @@ pub(crate) const STORAGE_CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses
 pub(crate) const ATTACHMENTS: &str = "/apis/storage.k8s.io/v1/volumeattachments";
 pub(crate) const VOLUMES: &str = "/api/v1/persistentvolumes";
 pub(crate) const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
-pub(crate) const SNAPSHOTS: &str = "/apis/snapshot.storage.k8s.io";
+pub(crate) const SNAPSHOTS: &str = "/apis/snapshot.storage.k8s.io/v1";
 pub(crate) const CCM_LEASE: &str =
     "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/cloud-controller-manager";
 pub(crate) const CSI_LEASE: &str =
     "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/harvester-csi-attach";
-const OF_GUEST: [&str; 14] = [
+const OF_GUEST: [&str; 15] = [
     VERSION,
+    HARVESTER_KINDS,
     NODES,
     SERVICES,
     DEPLOYMENTS,
@@ -54,6 +55,8 @@ pub(crate) const BALANCER_KINDS: &str = "/apis/loadbalancer.harvesterhci.io/v1be
 /// Their schemas. Every account may read this, and few the CRDs.
 pub(crate) const BALANCER_SCHEMAS: &str = "/openapi/v3/apis/loadbalancer.harvesterhci.io/v1beta1";
 pub(crate) const POOLS: &str = "/apis/loadbalancer.harvesterhci.io/v1beta1/ippools";
+/// Kinds that every Harvester has, and no other cluster. Every account may read the list.
+pub(crate) const HARVESTER_KINDS: &str = "/apis/harvesterhci.io/v1beta1";
 pub(crate) const HARVESTER_VERSION: &str = "/apis/harvesterhci.io/v1beta1/settings/server-version";
 
 /// Objects of the guest cluster's namespace.
@@ -123,6 +126,7 @@ pub async fn read(guest: &Client, used: Result<&InUse, String>, settings: &Optio
                 server: config.server(),
                 namespace: config.namespace.clone(),
                 expiry: expiry::of(config, settings).await,
+                authorities: expiry::of_authorities(config),
                 trusts_everybody: config.trusts_everybody(),
                 claims: config.token().and_then(Claims::of),
                 note: note.clone(),
@@ -212,8 +216,16 @@ fn of_guest() -> Vec<String> {
 }
 
 fn of_harvester(namespace: &str) -> Vec<String> {
-    let fixed = [VERSION, BALANCER_KINDS, BALANCER_SCHEMAS, POOLS, STORAGE_CLASSES, HARVESTER_VERSION]
-        .map(str::to_owned);
+    let fixed = [
+        VERSION,
+        BALANCER_KINDS,
+        BALANCER_SCHEMAS,
+        POOLS,
+        STORAGE_CLASSES,
+        HARVESTER_KINDS,
+        HARVESTER_VERSION,
+    ]
+    .map(str::to_owned);
     let own = [balancers(namespace), former(namespace), machines(namespace), instances(namespace)];
     fixed.into_iter().chain(own).collect()
 }

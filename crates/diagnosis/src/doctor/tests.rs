@@ -10,6 +10,7 @@ use super::{
 
 mod credential;
 mod fields;
+mod guest;
 mod leftovers;
 mod replacement;
 mod way;
@@ -101,12 +102,18 @@ pub(crate) fn healthy() -> Facts {
         ),
         (read::VOLUMES, list(&json!([{"spec": {"csi": {"driver": csi, "volumeHandle": "pvc-1"}}}]))),
         (read::BINDINGS, list(&json!([]))),
-        (read::SNAPSHOTS, Ok(json!({"versions": [{"version": "v1"}]}))),
+        (read::HARVESTER_KINDS, Err(failed(Trouble::NotFound, "404 page not found"))),
+        (
+            read::SNAPSHOTS,
+            Ok(json!({"resources": [{"name": "volumesnapshots"}, {"name": "volumesnapshotcontents"},
+                {"name": "volumesnapshotclasses"}]})),
+        ),
         (read::CCM_LEASE, lease("blue-1_1", NOW)),
         (read::CSI_LEASE, lease("blue-1_2", NOW)),
     ]);
     let harvester = cluster([
         (read::VERSION, Ok(json!({"gitVersion": "v1.34.2"}))),
+        (read::HARVESTER_KINDS, Ok(json!({"resources": [{"name": "settings"}]}))),
         (read::HARVESTER_VERSION, Ok(json!({"value": "v1.9.0"}))),
         (read::BALANCER_KINDS, Ok(json!({"resources": [{"name": "loadbalancers"}, {"name": "ippools"}]}))),
         (read::BALANCER_SCHEMAS, Ok(fields::schemas(|_| true))),
@@ -140,6 +147,7 @@ pub(crate) fn healthy() -> Facts {
             server: "https://harvester:6443".to_owned(),
             namespace: "team-a".to_owned(),
             expiry: Expiry::Never,
+            authorities: vec![Expiry::At(at("2036-11-23T12:00:00Z"))],
             trusts_everybody: false,
             claims: None,
             note: None,
@@ -242,6 +250,21 @@ fn at(text: &str) -> jiff::Timestamp {
 #[case("clock", |facts: &mut Facts| facts.harvester_time = Some(at("2026-11-23T11:50:00Z")))]
 #[case("harvester-version", |facts: &mut Facts| {
     answers(&mut facts.harvester, read::HARVESTER_VERSION, Ok(json!({"value": "v1.2.1"})));
+})]
+#[case("harvester-version", |facts: &mut Facts| {
+    // the guest cluster itself: it has none of Harvester's kinds, and storage classes of its own
+    let gone = failed(Trouble::NotFound, "the server could not find the requested resource");
+    let of_kubernetes = [read::VERSION, read::STORAGE_CLASSES];
+    let kinds = facts.harvester.answers.iter_mut().filter(|(path, _)| !of_kubernetes.contains(&path.as_str()));
+    kinds.for_each(|(_, answer)| *answer = Err(gone.clone()));
+    answers(&mut facts.harvester, read::STORAGE_CLASSES, list(&json!([{"metadata": {"name": "fast"}}])));
+    facts.rights.iter_mut().for_each(|asked| asked.allowed = Some(false));
+    facts.trial = Err(gone);
+})]
+#[case("guest-api", |facts: &mut Facts| {
+    // Harvester's kubeconfig: nothing is to be done to its Nodes
+    answers(&mut facts.guest, read::HARVESTER_KINDS, Ok(json!({"resources": [{"name": "settings"}]})));
+    change(&mut facts.guest, read::NODES, |nodes| nodes["items"][0]["spec"] = json!({}));
 })]
 #[case("rights-load-balancers", |facts: &mut Facts| deny(facts, "create", "loadbalancers"))]
 #[case("rights-load-balancers", |facts: &mut Facts| {
@@ -455,6 +478,11 @@ fn a_cluster_without_the_kinds_of_snapshots_is_amber() {
         answers(&mut facts.guest, read::SNAPSHOTS, Err(failed(Trouble::NotFound, "not found")));
     });
     assert_eq!(none, [("snapshot-crds", Verdict::Amber)]);
+    let some = told(|facts| {
+        let classes = json!({"resources": [{"name": "volumesnapshotclasses"}]});
+        answers(&mut facts.guest, read::SNAPSHOTS, Ok(classes));
+    });
+    assert_eq!(some, [("snapshot-crds", Verdict::Amber)], "the sidecar ends without the other two");
 }
 
 #[test]

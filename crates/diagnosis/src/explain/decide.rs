@@ -10,7 +10,7 @@ use cloud_provider::is_eligible;
 use controller_kit::{EventType, RawObject};
 use guest_vms::{FoundBy, Lookup};
 use harvester_api::{
-    ConditionStatus, Ipam, LoadBalancer, annotations, condition,
+    ConditionStatus, Ipam, LoadBalancer, annotations, condition, finalizers,
     names::{DHCP_ADDRESS, KUBE_SYSTEM, LOAD_BALANCER_CLASS},
 };
 use jiff::Timestamp;
@@ -24,7 +24,7 @@ use super::{
     read::{Assumed, EVERYTHING, HARVESTER, LEASE, Read},
     report::{
         Address, Allocated, Backend, Class, Controller, DataPath, Event, Finding, Node, NotRead, Object,
-        Pool, Ready, Report, Sharing, Traffic,
+        Pool, Ready, Report, Sharing, State, Traffic,
     },
 };
 use crate::screen::cut;
@@ -75,6 +75,7 @@ pub(crate) fn decide(read: &Read) -> Report {
     let of_objects =
         |it: &&NotRead| it.cluster == HARVESTER && ["loadbalancers", EVERYTHING].contains(&it.resource);
     let unlisted = read.not_read.iter().find(of_objects);
+    let unbacked = unbacked(read);
     let (state, headline) = headline(&headline::Seen {
         service: &name,
         service_type,
@@ -82,10 +83,16 @@ pub(crate) fn decide(read: &Read) -> Report {
         is_deleted: service.metadata.deletion_timestamp.is_some(),
         shown: &shown,
         dry_run,
+        unbacked: unbacked.as_deref(),
         unlisted: unlisted.map(|refused| refused.why.as_str()),
     });
     let controller = controller(read);
     let stalled = controller.runs == Some(false) && !controller.due.is_empty();
+    let held = held(read);
+    let headline = match &held {
+        Some(until) if state == State::Leaving => format!("{headline}; it waits until {until}"),
+        _ => headline,
+    };
     let headline = if stalled { format!("{headline}; {}", controller.sentence) } else { headline };
     let finding = |event: &controller_kit::PendingEvent| Finding {
         event_type: match event.event_type {
@@ -106,7 +113,7 @@ pub(crate) fn decide(read: &Read) -> Report {
         address: address(read, shown),
         traffic: traffic(read),
         controller,
-        waits_until: dry_run.waits_until.as_deref().map(cut),
+        waits_until: dry_run.waits_until.as_deref().map(cut).or(held),
         findings: decision.events.iter().map(finding).collect(),
         events: events(read),
         not_read: read.not_read.clone(),
@@ -114,8 +121,30 @@ pub(crate) fn decide(read: &Read) -> Report {
     }
 }
 
+/// Why kube-vip does not announce the Service yet (docs/contract/kube-vip.md#endpoints), if that is so.
+fn unbacked(read: &Read) -> Option<String> {
+    let waits = read.has_endpoint == Some(false) && matches!(read.dry_run.choice.path, Datapath::Guest);
+    let selector = read.service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+    let pairs: Vec<_> = selector.into_iter().flatten().map(|(key, value)| format!("{key}={value}")).collect();
+    let nobody = match &pairs[..] {
+        [] => "no EndpointSlice of it has a ready address".to_owned(),
+        pairs => format!("no Pod is ready behind it (selector {})", cut_clean(&pairs.join(","), VALUE_MAX)),
+    };
+    waits.then(|| format!("{nobody}, and kube-vip 1.2 and later announces it when one is"))
+}
+
+/// What a deleted object waits for.
+fn held(read: &Read) -> Option<String> {
+    let object = present(read).filter(|object| object.metadata.deletion_timestamp.is_some())?;
+    let is_held = object.finalizers().iter().any(|finalizer| finalizer == finalizers::LOAD_BALANCER);
+    is_held.then(|| {
+        let key = &read.dry_run.key;
+        format!("the load balancer in Harvester takes its finalizer off LoadBalancer {key}; is it running?")
+    })
+}
+
 /// The addresses in the Service's status.
-fn shown(service: &Service) -> Vec<String> {
+pub(crate) fn shown(service: &Service) -> Vec<String> {
     let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     let entries = status.and_then(|status| status.ingress.as_deref()).unwrap_or_default();
     let text = entries.iter().filter_map(|entry| entry.ip.as_ref().or(entry.hostname.as_ref()));

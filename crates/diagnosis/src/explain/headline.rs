@@ -20,13 +20,15 @@ pub(crate) struct Seen<'a> {
     /// The addresses in the Service's status.
     pub(crate) shown: &'a [String],
     pub(crate) dry_run: &'a DryRun,
+    /// Why kube-vip waits for a Pod, if it does.
+    pub(crate) unbacked: Option<&'a str>,
     /// Why the object could not be listed.
     pub(crate) unlisted: Option<&'a str>,
 }
 
 /// Decides.
 pub(crate) fn headline(seen: &Seen<'_>) -> (State, String) {
-    let Seen { service, service_type, class, is_deleted, shown, dry_run, unlisted } = seen;
+    let Seen { service, service_type, class, is_deleted, shown, dry_run, unbacked, unlisted } = seen;
     let decision = &dry_run.decision;
     let said = |state, words: String| (state, format!("service {service} {words}"));
     if decision.foreign {
@@ -94,7 +96,8 @@ pub(crate) fn headline(seen: &Seen<'_>) -> (State, String) {
                 return said(State::Served, format!("is served at {list}{shared}, on the data path {path}"));
             }
             let words = format!("has the address {list}, which its status does not show yet");
-            said(State::Waiting, with(&words, overdue().or_else(until)))
+            let unbacked = unbacked.map(str::to_owned);
+            said(State::Waiting, with(&words, unbacked.or_else(overdue).or_else(until)))
         }
         LoadBalancerState::Absent => match (&dry_run.sharing, &dry_run.object) {
             (Sharing::Waits { why, .. }, _) => said(State::Waiting, format!("waits: {why}")),

@@ -11,12 +11,13 @@ use jiff::Timestamp;
 use k8s_openapi::api::{
     coordination::v1::Lease,
     core::v1::{ConfigMap, Event, Node, Service},
+    discovery::v1::EndpointSlice,
 };
 use kube::{Api, Client, Resource, ResourceExt as _, api::ListParams, core::NamespaceResourceScope};
 use load_balancer::{PoolChoice, dry_run as pools};
 
 use super::{
-    decide::{last_seen, waited},
+    decide::{last_seen, shown, waited},
     report::NotRead,
 };
 use crate::{
@@ -75,6 +76,9 @@ pub(crate) struct Read {
     pub(crate) events: Vec<Event>,
     /// `None`: it could not be read.
     pub(crate) lease: Option<Option<Lease>>,
+    /// Whether the Service has an endpoint that is ready. `None`: it could not be read, or kube-vip was not asked for an address
+    /// that it does not show.
+    pub(crate) has_endpoint: Option<bool>,
     pub(crate) vms: GuestVms,
     pub(crate) dry_run: dry_run::DryRun,
     /// `None`: the pools could not be read, or there is no object.
@@ -145,11 +149,17 @@ pub(crate) async fn read(
         .and_then(|lists| pools::dry_run(&lists, &dry_run.key, now.as_second(), assumed.pool_choice));
     let mut not_read = std::mem::take(&mut in_guest.not_read);
     not_read.append(&mut harvester.not_read);
+    let is_asked = service.annotations().contains_key(annotations::KUBE_VIP_LOADBALANCER_IPS);
+    let has_endpoint = match is_asked && shown(&service).is_empty() {
+        true => has_endpoint(&guest, key).await.map_err(|refused| not_read.push(refused)).ok(),
+        false => None,
+    };
     Ok(Read {
         service,
         nodes: in_guest.nodes,
         events: in_guest.events,
         lease: in_guest.lease,
+        has_endpoint,
         vms,
         dry_run,
         pools,
@@ -242,6 +252,18 @@ impl InGuest {
         let (nodes, lease) = (nodes.unwrap_or_default(), lease.ok());
         Self { services, nodes, nodes_listed, events, lease, networks, not_read }
     }
+}
+
+async fn has_endpoint(guest: &Client, service: &ObjectKey) -> Result<bool, NotRead> {
+    let here = Target { cluster: GUEST, namespace: Some(&service.namespace) };
+    let slices: Api<EndpointSlice> = Api::namespaced(guest.clone(), &service.namespace);
+    let of_service =
+        ListParams::default().labels(&format!("{}={}", labels::SLICE_SERVICE_NAME, service.name));
+    let listed =
+        slices.list(&of_service).await.map_err(|error| here.not_read("list", "endpointslices", &error))?;
+    let mut endpoints = listed.items.iter().flat_map(|slice| &slice.endpoints);
+    // one that says nothing of itself counts as ready
+    Ok(endpoints.any(|endpoint| endpoint.conditions.as_ref().and_then(|it| it.ready).unwrap_or(true)))
 }
 
 /// The Services that a role for one namespace lets us read: those of the namespace, and the one that names the cluster.

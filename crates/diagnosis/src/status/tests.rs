@@ -74,3 +74,13 @@ fn without_a_cloud_config_the_guest_is_shown_alone() {
     assert!(page.contains("Harvester  no cloud-config found\n") && page.contains("shop/web"), "{page}");
     assert!(page.contains("Pools: not read\n"), "{page}");
 }
+
+#[test]
+fn a_service_that_is_being_deleted_is_no_served_one_like_the_others() {
+    let mut facts = healthy();
+    let services = facts.guest.answers.get_mut(read::SERVICES).unwrap().as_mut().unwrap();
+    services["items"][0]["metadata"]["deletionTimestamp"] = json!("2026-11-23T11:58:00Z");
+    let told: Vec<_> = decide(&facts).services.into_iter().map(|row| (row.name, row.because)).collect();
+    let expected = [("shop/leased", ""), ("shop/web", "it is being deleted")];
+    assert_eq!(told, expected.map(|(name, because)| (name.to_owned(), because.to_owned())));
+}

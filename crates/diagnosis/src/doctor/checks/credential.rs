@@ -2,6 +2,7 @@
 
 use cloud_config::expiry::{Expiry, WARN_BEFORE};
 use credential_rotation::{Renewal, token::Claims};
+use jiff::Timestamp;
 
 use super::{
     super::{
@@ -25,15 +26,15 @@ fn rotate(config: &Config) -> &'static str {
 }
 
 /// The command of an administrator of Harvester. The shell empties the file that the command writes before it starts, so that is
-/// never the one in use.
+/// never the one in use; nor may others read it.
 const GENERATE: &str =
     "KUBECONFIG=harvester.kubeconfig harvester-cloud-provider cloud-config generate --format kubeconfig";
 
 /// What makes the cloud-config anew, as a command.
 pub(super) fn anew(config: &Config) -> String {
     format!(
-        "with an administrator's kubeconfig of Harvester run `{GENERATE} {}{} > new-cloud-config`, and put the file where \
-         the former one is",
+        "with an administrator's kubeconfig of Harvester run `(umask 077; {GENERATE} {}{} > new-cloud-config)`, and put the \
+         file where the former one is",
         rotate(config),
         account(config)
     )
@@ -42,7 +43,7 @@ pub(super) fn anew(config: &Config) -> String {
 /// What makes one with a token that does not end, as a command.
 pub(super) fn lasting(config: &Config) -> String {
     format!(
-        "with an administrator's kubeconfig of Harvester run `{GENERATE} {} > new-cloud-config`",
+        "with an administrator's kubeconfig of Harvester run `(umask 077; {GENERATE} {} > new-cloud-config)`",
         account(config)
     )
 }
@@ -56,6 +57,20 @@ pub(super) fn bind(config: &Config, of_driver: bool) -> String {
         "an administrator of Harvester binds it by `{GENERATE} {part}{rotate}{} > /dev/null`",
         account(config)
     )
+}
+
+/// What helps where the context names another namespace than the account's: rights that somebody binds there are for another
+/// account of that name.
+pub(super) fn of_own_namespace(config: &Config) -> Option<String> {
+    let claims = config.claims.as_ref().filter(|claims| claims.namespace != config.namespace)?;
+    Some(format!(
+        "the context names namespace {there}, and account {} is of namespace {own}: set `namespace: {own}` in the context of {}; \
+         if the guest cluster's machines are in {there}, have an administrator of Harvester make a cloud-config for that one",
+        claims.account,
+        config.file,
+        there = config.namespace,
+        own = claims.namespace,
+    ))
 }
 
 pub(super) fn login(facts: &Facts) -> Result<Outcome, Outcome> {
@@ -94,6 +109,25 @@ fn refused(failed: &Failed, mend: &str) -> Result<(), Outcome> {
         ));
     }
     Ok(())
+}
+
+/// What is said of an authority of which every certificate has ended, or will have within a week. rustls, by which these programs
+/// connect, does not look at the end of an authority; Go does.
+pub(super) fn end_of_authority(config: &Config, facts: &Facts) -> Option<String> {
+    let end = |end: &Expiry| match end {
+        Expiry::At(end) => Some(*end),
+        Expiry::Never | Expiry::Unknown => None,
+    };
+    let ends: Option<Vec<Timestamp>> = config.authorities.iter().map(end).collect();
+    let last = ends?.into_iter().max()?;
+    let left = last.duration_since(facts.now_in_harvester());
+    let word = if left.is_positive() { "ends" } else { "ended" };
+    (left < WARN_BEFORE).then(|| {
+        format!(
+            "the certificate authority of the cloud-config {word} at {last}: after that kubectl and all programs in Go refuse \
+             the server"
+        )
+    })
 }
 
 pub(super) fn life(facts: &Facts) -> Result<Outcome, Outcome> {

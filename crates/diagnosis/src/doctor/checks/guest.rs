@@ -1,7 +1,11 @@
 //! Nodes of the guest cluster, their machines, and Services.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
+use guest_vms::is_id_of_other_cloud;
 use harvester_api::{annotations, labels, names};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
@@ -12,6 +16,7 @@ use super::{
 };
 use crate::{
     json::{annotation, is_true, key, members, name, text, uid},
+    shell::shell_word,
     whose::{TUNNELS, machine_uid, shown},
 };
 
@@ -34,20 +39,59 @@ fn own_nodes(facts: &Facts) -> Result<impl Iterator<Item = &Value> + Clone, Outc
 /// Of provider IDs.
 const OF_K3S: &str = "k3s://";
 
+fn provider_id(node: &Value) -> &str {
+    text(node, "/spec/providerID")
+}
+
+fn is_of_k3s(node: &Value) -> bool {
+    provider_id(node).starts_with(OF_K3S)
+}
+
+fn is_of_other_cloud(node: &Value) -> bool {
+    is_id_of_other_cloud(provider_id(node))
+}
+
+/// Whether the Node waits for a cloud controller manager.
+fn is_uninitialised(node: &Value) -> bool {
+    members(&node["spec"]["taints"]).iter().any(|taint| taint["key"] == UNINITIALISED)
+}
+
+/// Its kubelet ran without `--cloud-provider=external`: no cloud controller manager looks at it.
+fn is_unasked(node: &Value) -> bool {
+    provider_id(node).is_empty() && !is_uninitialised(node)
+}
+
+fn is_lost(node: &Value) -> bool {
+    machine_uid(node).is_empty() || is_uninitialised(node)
+}
+
 pub(super) fn nodes(facts: &Facts) -> Result<Outcome, Outcome> {
     let nodes = own_nodes(facts)?;
-    let is_lost = |node: &&Value| {
-        let taints = members(&node["spec"]["taints"]);
-        machine_uid(node).is_empty() || taints.iter().any(|taint| taint["key"] == UNINITIALISED)
-    };
-    let lost: Vec<_> = nodes.clone().filter(is_lost).map(name).collect();
-    let is_of_k3s = |node: &Value| text(node, "/spec/providerID").starts_with(OF_K3S);
-    let of_k3s: Vec<_> = nodes.clone().filter(|node| is_of_k3s(node)).map(name).collect();
+    let which = |is: fn(&Value) -> bool| nodes.clone().filter(|node| is(node)).map(name).collect::<Vec<_>>();
+    let [of_k3s, of_others, unasked, lost] = [is_of_k3s, is_of_other_cloud, is_unasked, is_lost].map(which);
     Ok(if !of_k3s.is_empty() {
         Outcome::red(
             format!("the cloud controller that K3s has built in took {}", some(&of_k3s)),
             "set disable-cloud-controller: true in the configuration of K3s' servers, then delete these Nodes and start K3s \
              on them anew: a provider ID does not change",
+        )
+    } else if !of_others.is_empty() {
+        Outcome::red(
+            format!("their provider ID is another cloud's, so they are left alone: {}", some(&of_others)),
+            format!(
+                "delete each that is a VirtualMachine of Harvester, and start its kubelet without --provider-id: a provider ID \
+                 does not change; give each that is none the label {}=true",
+                labels::EXTERNALLY_MANAGED
+            ),
+        )
+    } else if let Some(first) = unasked.first() {
+        Outcome::red(
+            format!("without provider ID, and without the taint that asks for one: {}", some(&unasked)),
+            format!(
+                "`kubectl taint node {} {UNINITIALISED}=true:NoSchedule` asks the cloud controller manager for it, once for each \
+                 Node; a kubelet with --cloud-provider=external does so by itself when its Node is new",
+                shell_word(first)
+            ),
         )
     } else if lost.is_empty() {
         Outcome::green(format!("{} Nodes", nodes.count()))
@@ -60,22 +104,60 @@ pub(super) fn nodes(facts: &Facts) -> Result<Outcome, Outcome> {
     })
 }
 
+/// Whether the Node's provider ID names the VirtualMachine: by its UID, or by its name, as some tools write it.
+fn is_named(node: &Value, machine: &Value) -> bool {
+    [uid(machine), name(machine)].contains(&machine_uid(node))
+}
+
 pub(super) fn machines(facts: &Facts) -> Result<Outcome, Outcome> {
     let namespace = &config(facts)?.namespace;
-    let there: BTreeSet<_> = items(&facts.harvester, &read::machines(namespace))?.iter().map(uid).collect();
+    let there = items(&facts.harvester, &read::machines(namespace))?;
     let nodes = own_nodes(facts)?;
-    let gone: Vec<_> = nodes.clone().filter(|node| !there.contains(machine_uid(node))).map(name).collect();
+    let mut of_machines: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut gone = Vec::new();
+    for node in nodes.clone() {
+        match there.iter().find(|machine| is_named(node, machine)) {
+            Some(machine) => of_machines.entry(name(machine)).or_default().push(name(node)),
+            None => gone.push(name(node)),
+        }
+    }
+    let shared: Vec<_> = of_machines
+        .iter()
+        .filter(|(_, nodes)| nodes.len() > 1)
+        .map(|(machine, nodes)| format!("{} ({machine})", nodes.join(" and ")))
+        .collect();
+    if !shared.is_empty() {
+        return Ok(Outcome::red(
+            format!("Nodes with one provider ID, and its VirtualMachine: {}", some(&shared)),
+            "delete each Node that does not run in that machine, and start its kubelet without --provider-id: a provider ID \
+             does not change",
+        ));
+    }
+    let is_there = |node: &&str| there.iter().any(|machine| name(machine) == *node);
+    let (outdated, lost): (Vec<&str>, Vec<&str>) = gone.iter().copied().partition(is_there);
+    let outdated = (!outdated.is_empty()).then(|| {
+        format!(
+            "delete {} and restart the kubelet there, without --provider-id: a VirtualMachine of that name is there, and a \
+             provider ID does not change",
+            some(&outdated)
+        )
+    });
     Ok(if gone.is_empty() {
         Outcome::green(format!("{} VirtualMachines", nodes.count()))
     } else if gone.len() == nodes.count() {
+        let other = "this cloud-config is another cluster's, or its context has the wrong namespace: give the one of this cluster";
+        let outdated = outdated.map(|mend| format!("; where it is the right one, {mend}"));
         Outcome::red(
             format!("no Node's VirtualMachine is in namespace {namespace}"),
-            "this cloud-config is another cluster's, or its context has the wrong namespace: give the one of this cluster",
+            other.to_owned() + &outdated.unwrap_or_default(),
         )
     } else {
+        let lost =
+            (!lost.is_empty()).then(|| format!("delete {} if the machine is gone for good", some(&lost)));
+        let mends: Vec<_> = outdated.into_iter().chain(lost).collect();
         Outcome::red(
             format!("their VirtualMachine is not in namespace {namespace}: {}", some(&gone)),
-            "delete the Node if its machine is gone for good",
+            mends.join("; "),
         )
     })
 }

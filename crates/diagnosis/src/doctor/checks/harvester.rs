@@ -1,5 +1,6 @@
 //! What Harvester has for load balancers: the kinds, the webhook, pools.
 
+use harvester_api::finalizers;
 use jiff::{SignedDuration, Timestamp};
 use load_balancer::fields;
 use serde_json::Value;
@@ -10,7 +11,7 @@ use super::{
         facts::{Facts, Failed, Trouble},
         read,
     },
-    answer, config, got, items, some, unread,
+    answer, asked_of_harvester, config, got, items, some, unread, unserved,
 };
 use crate::json::{is_deleted, key, members, text};
 
@@ -18,12 +19,8 @@ use crate::json::{is_deleted, key, members, text};
 const KINDS: [&str; 2] = ["loadbalancers", "ippools"];
 
 pub(super) fn crds(facts: &Facts) -> Result<Outcome, Outcome> {
-    let there = match answer(&facts.harvester, read::BALANCER_KINDS) {
-        Err(Failed { trouble: Trouble::NotFound, .. }) => &[],
-        _ => members(&got(&facts.harvester, read::BALANCER_KINDS)?["resources"]),
-    };
-    let is_missing = |kind: &&str| !there.iter().any(|resource| resource["name"] == **kind);
-    let missing: Vec<_> = KINDS.into_iter().filter(is_missing).collect();
+    asked_of_harvester(facts)?;
+    let missing = unserved(&facts.harvester, read::BALANCER_KINDS, &KINDS)?;
     Ok(if missing.is_empty() {
         Outcome::green("v1beta1 is served")
     } else {
@@ -132,16 +129,30 @@ pub(super) fn load_balancer(facts: &Facts) -> Result<Outcome, Outcome> {
         !members(&status["conditions"]).is_empty()
             || ["allocatedAddress", "address"].iter().any(|field| !status[*field].is_null())
     };
-    let is_old = |balancer: &Value| {
-        let made = text(balancer, "/metadata/creationTimestamp").parse::<Timestamp>();
-        made.is_ok_and(|made| facts.now_in_harvester().duration_since(made) > ANSWERS_WITHIN)
+    let is_overdue = |balancer: &Value, since: &str| {
+        let since = text(&balancer["metadata"], since).parse::<Timestamp>();
+        since.is_ok_and(|since| facts.now_in_harvester().duration_since(since) > ANSWERS_WITHIN)
     };
     // one that somebody deletes before it was looked at gets no status
-    let is_silent = |balancer: &&Value| !is_answered(balancer) && is_old(balancer) && !is_deleted(balancer);
+    let is_silent = |balancer: &&Value| {
+        !is_answered(balancer) && is_overdue(balancer, "/creationTimestamp") && !is_deleted(balancer)
+    };
+    let is_held = |balancer: &&Value| {
+        let kept = members(&balancer["metadata"]["finalizers"]);
+        is_overdue(balancer, "/deletionTimestamp") && kept.iter().any(|it| *it == finalizers::LOAD_BALANCER)
+    };
     let silent: Vec<_> = balancers.iter().filter(is_silent).map(key).collect();
-    if !silent.is_empty() {
+    let held: Vec<_> = balancers.iter().filter(is_held).map(key).collect();
+    let of_silent = format!("{} had no status for more than a minute", some(&silent));
+    let of_held = format!("{} was deleted more than a minute ago and has its finalizer still", some(&held));
+    let told: Vec<_> = [(silent, of_silent), (held, of_held)]
+        .into_iter()
+        .filter(|it| !it.0.is_empty())
+        .map(|it| it.1)
+        .collect();
+    if !told.is_empty() {
         return Ok(Outcome::red(
-            format!("{} had no status for more than a minute", some(&silent)),
+            told.join("; "),
             "start harvester-load-balancer in Harvester: `kubectl -n harvester-system get deployments,leases` shows whether it \
              runs and leads, and its log says what stops it",
         ));

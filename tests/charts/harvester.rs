@@ -2,10 +2,11 @@
 
 use std::{fs, path::Path, sync::PoisonError};
 
+use load_balancer_webhook::registration::{self, Address};
 use serde_json::{Value, json};
 
 use super::{
-    array, chart, render, root,
+    array, chart, helm, object, render, root,
     server::{LOAD_BALANCER, Lab, go, lab},
     text,
 };
@@ -78,6 +79,22 @@ fn nothing_that_helm_or_kubectl_does_empties_the_secrets_of_the_webhook() {
         lab.helm(&["uninstall", LB, "--namespace", NAMESPACE]);
     }
     remove_secrets(lab);
+}
+
+#[test]
+fn the_service_that_the_webhook_registers_leads_to_it_whatever_the_chart_is_called() {
+    let Some(helm) = helm() else { return };
+    let mut registered = json!({});
+    (registration::webhooks(NAMESPACE, &Address::Service)[0].set)(&mut registered, "");
+    let service = text(&registered, "/webhooks/0/clientConfig/service/name");
+    for (options, webhook) in
+        [(&["nameOverride=edge"][..], "edge-webhook"), (&[], "harvester-load-balancer-webhook")]
+    {
+        let rendered = render(&helm, LB, options);
+        let selector = &object(&rendered, "Service", service)["spec"]["selector"];
+        let deployment = object(&rendered, "Deployment", webhook);
+        assert_eq!(&deployment["spec"]["template"]["metadata"]["labels"], selector, "{options:?}");
+    }
 }
 
 /// The role of the Go chart lets the webhook make them, and helm refuses to take over what it has not made.

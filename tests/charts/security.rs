@@ -214,6 +214,23 @@ fn the_cloud_controller_manager_may_write_the_lease_that_the_extra_arguments_nam
     assert_eq!(lease(&[]), json!(["cloud-controller-manager"]));
     assert_eq!(lease(&["extraArgs={--leader-elect-resource-name=own}"]), json!(["own"]));
     assert_eq!(lease(&["extraArgs={--leader-elect-resource-name,own}"]), json!(["own"]));
+
+    let rendered =
+        render(&helm, "harvester-cloud-provider", &["extraArgs={--leader-elect-resource-namespace=own}"]);
+    for (namespace, resources) in [("own", ["leases"; 2]), ("kube-system", ["configmaps"; 2])] {
+        let there = |kind: &str| {
+            let mut found = rendered.iter().filter(|object| {
+                object["kind"] == kind
+                    && text(object, "/metadata/namespace") == namespace
+                    && text(object, "/metadata/name") == "harvester-cloud-provider"
+            });
+            found.next().unwrap_or_else(|| panic!("no {kind} in {namespace}"))
+        };
+        let granted: Vec<_> =
+            array(there("Role"), "/rules").iter().map(|rule| text(rule, "/resources/0")).collect();
+        assert_eq!(granted, resources, "{namespace}");
+        assert_eq!(there("RoleBinding")["subjects"][0]["namespace"], "kube-system", "{namespace}");
+    }
 }
 
 // docs/contract/cloud-controller-manager.md#C4

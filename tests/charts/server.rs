@@ -424,3 +424,28 @@ fn what_the_charts_and_examples_say_is_accepted_by_the_api_server() {
         accepts(&example(name));
     }
 }
+
+/// Where no successor can start, a budget would hold up the drain of the node for ever.
+#[test]
+fn the_only_node_of_a_cluster_is_drained() {
+    let Some(lab) = lab() else { return };
+    let on = format!("--kubeconfig={}", lab.empty.display());
+    let has_budgets = || {
+        CHARTS.map(|(name, _)| {
+            let folder = chart(name);
+            let template = ["template", name, folder.to_str().unwrap(), "--dry-run=server", &on];
+            lab.helm(&template).contains("kind: PodDisruptionBudget")
+        })
+    };
+    assert_eq!(has_budgets(), [true; 3]);
+    let node = |name: &str| {
+        let file = lab.folder.join(format!("node-{name}.yaml"));
+        fs::write(&file, format!("{{apiVersion: v1, kind: Node, metadata: {{name: {name}}}}}")).unwrap();
+        lab.kubectl(&[&on, "create", "-f", file.to_str().unwrap()]);
+    };
+    node("one");
+    assert_eq!(has_budgets(), [false; 3]);
+    node("two");
+    assert_eq!(has_budgets(), [true; 3]);
+    lab.kubectl(&[&on, "delete", "node", "one", "two"]);
+}

@@ -194,7 +194,7 @@ impl Attacher {
                     .map(|()| HashMap::new()),
             }
         };
-        let answer = timeout(within, work).await.unwrap_or_else(|_| Err(too_late(&waits_for)));
+        let answer = timeout(within, work).await.unwrap_or_else(|_| Err(self.too_late(&volume, &waits_for)));
         session.call.complete();
         answer
     }
@@ -229,7 +229,7 @@ impl Attacher {
             }
             session.end_export().await
         };
-        let answer = timeout(within, work).await.unwrap_or_else(|_| Err(too_late(&waits_for)));
+        let answer = timeout(within, work).await.unwrap_or_else(|_| Err(self.too_late(&volume, &waits_for)));
         session.call.complete();
         answer
     }
@@ -248,7 +248,7 @@ impl Attacher {
     ) -> Result<(), Refusal> {
         let session = Session::new(self, volume, waits_for).by(Some(worker));
         let work = session.attach(machine, None);
-        timeout(within, work).await.unwrap_or_else(|_| Err(too_late(waits_for)))
+        timeout(within, work).await.unwrap_or_else(|_| Err(self.too_late(volume, waits_for)))
     }
 
     /// Takes the disk out of the machine without a caller, as [`Attacher::attach`] brings it in.
@@ -279,7 +279,7 @@ impl Attacher {
     ) -> Result<(), Refusal> {
         let session = Session::new(self, volume, waits_for).by(worker);
         let work = session.detach(machine);
-        timeout(within, work).await.unwrap_or_else(|_| Err(too_late(waits_for)))
+        timeout(within, work).await.unwrap_or_else(|_| Err(self.too_late(volume, waits_for)))
     }
 
     pub(crate) fn users(&self) -> &export::Users {
@@ -302,6 +302,19 @@ impl Attacher {
     fn next_holder(&self) -> String {
         self.holder.next()
     }
+
+    /// The work goes on with the caller's next call; until then the host does what it was asked to do.
+    fn too_late(&self, volume: &HostName, waits_for: &Mutex<String>) -> Refusal {
+        let waits_for = waits_for.lock().expect("no panic while the text is replaced").clone();
+        if !waits_for.is_empty() {
+            return Refusal::new(Code::DeadlineExceeded, waits_for);
+        }
+        let text = format!(
+            "the host has not answered in time what there is of {}, and which machine has it: look at its API server",
+            self.host.claim_name(volume)
+        );
+        Refusal::new(Code::DeadlineExceeded, text)
+    }
 }
 
 /// The name of a VirtualMachine. `None` for what no object can be called: it never becomes part of a request's path.
@@ -321,12 +334,4 @@ fn shortened(text: &str) -> String {
 fn usage(access: &Access, read_only: bool) -> Usage {
     let kind = if access.mount.is_some() { "mount" } else { "block" };
     Usage { access: format!("{} {kind}", Mode::as_str_name(&access.mode)), read_only }
-}
-
-/// The work goes on with the caller's next call; until then the host does what it was asked to do.
-fn too_late(waits_for: &Mutex<String>) -> Refusal {
-    let waits_for = waits_for.lock().expect("no panic while the text is replaced").clone();
-    let waits_for =
-        if waits_for.is_empty() { "the host has not answered in time".to_owned() } else { waits_for };
-    Refusal::new(Code::DeadlineExceeded, waits_for)
 }

@@ -14,7 +14,7 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use csi_driver::csi::volume_capability::access_mode::Mode;
-use machine::{EXT4, EXT4_GROWTH, Machine, XFS, block, files, in_own_namespace, note_open_files, run};
+use machine::{EXT3, EXT4, EXT4_GROWTH, Machine, XFS, block, files, in_own_namespace, note_open_files, run};
 use tonic::Code;
 
 const MIB: u64 = 1 << 20;
@@ -158,13 +158,32 @@ on_a_machine!(a_disk_is_open_while_programs_look_at_it_and_write_it, EXT4, async
 on_a_machine!(another_file_system_is_refused_before_the_disk_is_touched, EXT4, async |machine| {
     let disk = machine.disk("pvc-1", 64 * MIB);
     let before = disk.checksum();
-    for name in ["btrfs", "ext3", "nfs"] {
+    for name in ["btrfs", "nfs"] {
         let used = files(name, Mode::SingleNodeWriter);
         assert_eq!(machine.stage("pvc-1", &used).await.unwrap_err().code(), Code::InvalidArgument);
         assert_eq!(machine.publish("pvc-1", "pod-1", &used).await.unwrap_err().code(), Code::InvalidArgument);
     }
     assert_eq!(disk.checksum(), before);
     assert_eq!(machine.layers(&machine.staging("pvc-1")), 0);
+});
+
+// docs/contract/csi-driver.md#file-systems
+on_a_machine!(an_ext3_that_the_go_driver_made_is_mounted_and_none_is_made, EXT3, async |machine| {
+    let disk = machine.disk("pvc-1", 64 * MIB);
+    let used = files("ext3", Mode::SingleNodeWriter);
+    let before = disk.checksum();
+    let refusal = machine.stage("pvc-1", &used).await.unwrap_err();
+    assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal}");
+    assert_eq!(disk.checksum(), before);
+    run(&["mkfs.ext3", "-q", "-F", "-m0"], &[disk.path()]);
+    for _ in 0..2 {
+        machine.stage("pvc-1", &used).await.unwrap();
+        machine.publish("pvc-1", "pod-1", &used).await.unwrap();
+    }
+    fs::write(machine.target("pod-1").join("file"), "data").unwrap();
+    machine.unpublish("pvc-1", "pod-1").await.unwrap();
+    machine.unstage("pvc-1").await.unwrap();
+    assert_eq!(run(&["blkid", "-p", "-s", "TYPE", "-o", "value"], &[disk.path()]), "ext3");
 });
 
 // docs/contract/csi-driver.md#read-only

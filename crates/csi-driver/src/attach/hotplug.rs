@@ -104,6 +104,12 @@ pub fn unfollowed(
     }
 }
 
+/// Whether KubeVirt copies this machine's volumes to others, as Harvester asks it to for a migration of storage: while the
+/// field stands it plugs no volume in or out.
+pub fn copies_volumes(vm: &VirtualMachine) -> bool {
+    vm.spec.rest.get("updateVolumesStrategy").and_then(Value::as_str) == Some("Migration")
+}
+
 /// Whether the host says that no volume gets on into this instance for now: the machine migrates, or does not run.
 pub fn is_blocked(vmi: Option<&VirtualMachineInstance>) -> bool {
     vmi.is_some_and(|vmi| !is_running(vmi) || migrates(vmi))

@@ -486,7 +486,7 @@ impl<'a> Session<'a> {
             None => ClaimPhase::NotWatched,
         };
         let pod = &Pod::of(vm, vmi, self.volume.as_str(), phase_of);
-        let waiting = Waiting { volume: self.volume, doing, machine, progress, vmi, pod };
+        let waiting = Waiting { volume: self.volume, doing, machine, progress, vm, vmi, pod };
         self.wait_for_long(why_not(&self.attacher.host, &waiting), no_longer_than);
     }
 }

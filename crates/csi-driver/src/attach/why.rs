@@ -74,13 +74,14 @@ pub(crate) struct Waiting<'a> {
     pub(crate) doing: &'a str,
     pub(crate) machine: &'a str,
     pub(crate) progress: &'a Progress,
+    pub(crate) vm: Option<&'a VirtualMachine>,
     pub(crate) vmi: Option<&'a VirtualMachineInstance>,
     pub(crate) pod: &'a Pod,
 }
 
 /// Whom the machine waits for.
 pub(crate) fn why_not(host: &Host, waiting: &Waiting<'_>) -> String {
-    let Waiting { volume, doing, machine, progress, vmi, pod: with } = waiting;
+    let Waiting { volume, doing, machine, progress, vm, vmi, pod: with } = waiting;
     let Progress { phase, reason, message, pod } = progress;
     let namespace = host.namespace();
     let status = vmi.and_then(|vmi| vmi.status.as_ref());
@@ -88,8 +89,16 @@ pub(crate) fn why_not(host: &Host, waiting: &Waiting<'_>) -> String {
     let the_pod = || format!("Pod {namespace}/{pod} on the host");
     let is_in_pod = matches!(phase.as_str(), "AttachedToNode" | "Detaching" | "UnMountedFromPod");
     let is_before = !matches!(phase.as_str(), "MountedToPod" | "Ready");
+    let is_copied = vm.is_some_and(|vm| {
+        hotplug::copies_volumes(vm) && hotplug::unfollowed(vm, *vmi, volume.as_str()).is_some()
+    });
     let blocked_by = match phase.as_str() {
         _ if vmi.is_some_and(hotplug::migrates) => "the live migration of the machine".to_owned(),
+        _ if is_copied => format!(
+            "spec.updateVolumesStrategy of {}, which is Migration: KubeVirt plugs no volume in or out until the field is \
+             removed",
+            host.machine_name(machine)
+        ),
         _ if is_before && !with.missing.is_empty() => {
             let claims = Claims(host, &with.missing);
             if with.missing.len() == 1 {
@@ -166,8 +175,8 @@ mod tests {
         let phase_of = |name: &str| if name == "pvc-1" { of_first } else { ClaimPhase::Bound };
         let pod = &Pod::of(Some(&vm), Some(&vmi), "pvc-2", phase_of);
         let progress = &hotplug::how_far(Some(&vmi), "pvc-2");
-        let (volume, vmi) = (&HostName::from_handle("pvc-2").unwrap(), Some(&vmi));
-        let waiting = Waiting { volume, doing: "is not in", machine: "node-1", progress, vmi, pod };
+        let (volume, vm, vmi) = (&HostName::from_handle("pvc-2").unwrap(), Some(&vm), Some(&vmi));
+        let waiting = Waiting { volume, doing: "is not in", machine: "node-1", progress, vm, vmi, pod };
         why_not(&unreached("nobody asks it"), &waiting)
     }
 
@@ -201,6 +210,34 @@ mod tests {
     ) {
         let said = said(of_first, phase);
         assert!(said.contains(expected), "{said}");
+    }
+
+    #[rstest]
+    #[case::on_its_way_in(true, "is not in")]
+    #[case::on_its_way_out(false, "is still in")]
+    #[tokio::test]
+    async fn the_field_by_which_kubevirt_copies_volumes_instead_of_plugging_them_is_named(
+        #[case] is_in_template: bool,
+        #[case] doing: &str,
+    ) {
+        let volume = json!([{"name": "pvc-1",
+            "persistentVolumeClaim": {"claimName": "pvc-1", "hotpluggable": true}}]);
+        let (wanted, has) = if is_in_template { (volume, json!([])) } else { (json!([]), volume) };
+        let said = |strategy: &str| {
+            let vm: VirtualMachine = serde_json::from_value(json!({"metadata": {"name": "node-1"},
+                "spec": {"updateVolumesStrategy": strategy, "template": {"spec": {"volumes": wanted}}}}))
+            .unwrap();
+            let vmi: VirtualMachineInstance = serde_json::from_value(json!({"metadata": {"name": "node-1"},
+                "spec": {"volumes": has}, "status": {"phase": "Running"}}))
+            .unwrap();
+            let (volume, vm, vmi) = (&HostName::from_handle("pvc-1").unwrap(), Some(&vm), Some(&vmi));
+            let (progress, pod) = (&Progress::default(), &Pod::default());
+            let waiting = Waiting { volume, doing, machine: "node-1", progress, vm, vmi, pod };
+            why_not(&unreached("nobody asks it"), &waiting)
+        };
+        let expected = "look at spec.updateVolumesStrategy of VirtualMachine default/node-1 on the host, which is Migration";
+        assert!(said("Migration").contains(expected), "{}", said("Migration"));
+        assert!(said("Replacement").contains("look at virt-controller"), "{}", said("Replacement"));
     }
 
     #[rstest]

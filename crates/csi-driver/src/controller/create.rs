@@ -41,6 +41,10 @@ pub(super) async fn create_volume(
     until: Instant,
 ) -> Result<CreateVolumeResponse, Refusal> {
     let existing = read(host, &asked.name).await?;
+    if let Some(claim) = &existing {
+        // clusters that were restored from one backup give volumes the same names
+        host.check_owner(claim).await?;
+    }
     if let Some(Source::Backup { namespace, name }) = &asked.source {
         return restore::restore(host, asked, namespace, name, existing, until).await;
     }

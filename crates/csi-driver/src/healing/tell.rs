@@ -79,7 +79,7 @@ pub(super) fn awaited(
     let (vm, vmi) = host.machine(machine);
     let pod = &Pod::of(vm, vmi, volume.name.as_str(), |claim| host.claim_phase(claim));
     let why = |doing, progress| {
-        why_not(names, &Waiting { volume: &volume.name, doing, machine, progress, vmi, pod })
+        why_not(names, &Waiting { volume: &volume.name, doing, machine, progress, vm, vmi, pod })
     };
     match seen.place(machine).map(|place| &place.disk) {
         Some(Disk::Removing(progress)) => PendingEvent::warning(NOT_DETACHED, why("is still in", progress)),

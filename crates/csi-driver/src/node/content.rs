@@ -7,7 +7,7 @@ use super::tools::Output;
 /// As many bytes of a disk as [`of`] needs.
 pub(crate) const HEAD: usize = 4096;
 
-/// A file system that the driver makes.
+/// A file system that the driver makes. The kernel's ext4 mounts what its predecessors wrote, so they count as ext4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileSystem {
     Ext4,
@@ -19,13 +19,18 @@ impl FileSystem {
     /// Go driver.
     pub(crate) fn named(name: Option<&str>) -> Option<Self> {
         match name {
-            None | Some("ext4") => Some(Self::Ext4),
-            Some("xfs") => Some(Self::Xfs),
-            Some(_) => None,
+            None => Some(Self::Ext4),
+            Some(name) => Self::seen(name),
         }
     }
 
-    /// By the name that `blkid` or the kernel give. The kernel's ext4 mounts what its predecessors wrote.
+    /// Whether the driver makes one of this name. Of ext2 and ext3 it mounts what the Go driver has made: that one mounts
+    /// by the name, and could not mount an ext4 by it.
+    pub(crate) fn is_made(name: Option<&str>) -> bool {
+        !matches!(name, Some("ext2" | "ext3"))
+    }
+
+    /// By the name that `blkid` or the kernel give.
     pub(crate) fn seen(name: &str) -> Option<Self> {
         match name {
             "ext2" | "ext3" | "ext4" => Some(Self::Ext4),
@@ -227,14 +232,19 @@ mod tests {
     }
 
     #[rstest]
-    #[case(None, Some(FileSystem::Ext4))]
-    #[case(Some("ext4"), Some(FileSystem::Ext4))]
-    #[case(Some("xfs"), Some(FileSystem::Xfs))]
-    #[case(Some("ext3"), None)]
-    #[case(Some("btrfs"), None)]
-    #[case(Some("../ext4"), None)]
-    fn two_file_systems_are_made(#[case] name: Option<&str>, #[case] expected: Option<FileSystem>) {
-        assert_eq!(FileSystem::named(name), expected);
+    #[case(None, Some(FileSystem::Ext4), true)]
+    #[case(Some("ext4"), Some(FileSystem::Ext4), true)]
+    #[case(Some("xfs"), Some(FileSystem::Xfs), true)]
+    #[case(Some("ext3"), Some(FileSystem::Ext4), false)]
+    #[case(Some("ext2"), Some(FileSystem::Ext4), false)]
+    #[case(Some("btrfs"), None, true)]
+    #[case(Some("../ext4"), None, true)]
+    fn two_file_systems_are_made_and_predecessors_of_ext4_mounted(
+        #[case] name: Option<&str>,
+        #[case] expected: Option<FileSystem>,
+        #[case] is_made: bool,
+    ) {
+        assert_eq!((FileSystem::named(name), FileSystem::is_made(name)), (expected, is_made));
     }
 
     proptest! {

@@ -293,6 +293,7 @@ mod tests {
         #[case] expected: &str,
     ) {
         let options = options.iter().map(|option| (*option).to_owned()).collect();
-        assert_eq!(super::options(&Wanted { file_system, options, read_only }), expected);
+        let wanted = Wanted { file_system, may_make: true, options, read_only };
+        assert_eq!(super::options(&wanted), expected);
     }
 }

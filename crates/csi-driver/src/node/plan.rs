@@ -15,6 +15,8 @@ use crate::refusal::Refusal;
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub(crate) file_system: FileSystem,
+    /// Else what is there is mounted, and a blank disk refused.
+    pub(crate) may_make: bool,
     /// They may hold secrets.
     pub(crate) options: Vec<String>,
     pub(crate) read_only: bool,
@@ -93,6 +95,11 @@ pub(crate) fn stage(shown: &Shown, disk: &Disk, wanted: &Wanted) -> Result<Vec<S
         Content::Blank | Content::Unfinished if wanted.read_only => {
             return Err(Refusal::precondition(format!(
                 "{name} has no file system, and is to be read only: write to the volume first"
+            )));
+        }
+        Content::Blank if !wanted.may_make => {
+            return Err(Refusal::precondition(format!(
+                "{name} is blank, and the driver makes no ext2 and no ext3: make the volume anew with fsType ext4 or xfs"
             )));
         }
         Content::Blank => {

@@ -38,7 +38,7 @@ fn ext4(mib: u64) -> Content {
 }
 
 fn wanted(file_system: FileSystem) -> Wanted {
-    Wanted { file_system, options: vec![], read_only: false }
+    Wanted { file_system, may_make: true, options: vec![], read_only: false }
 }
 
 const FORMAT: Stage = Stage::Format { again: false };
@@ -122,6 +122,14 @@ fn a_disk_with_something_else_is_named_and_never_formatted(#[case] content: Cont
 fn a_disk_that_is_only_read_is_not_formatted(#[case] content: Content) {
     let wanted = Wanted { read_only: true, ..wanted(FileSystem::Xfs) };
     assert_eq!(stage(&Shown::Nothing, &disk(content), &wanted).unwrap_err().code, Code::FailedPrecondition);
+}
+
+#[test]
+fn a_predecessor_of_ext4_is_mounted_and_never_made() {
+    let wanted = Wanted { may_make: false, ..wanted(FileSystem::Ext4) };
+    assert_eq!(stage(&Shown::Nothing, &disk(ext4(100)), &wanted).unwrap(), [Stage::Check, Stage::Mount]);
+    let refusal = stage(&Shown::Nothing, &disk(Content::Blank), &wanted).unwrap_err();
+    assert_eq!(refusal.code, Code::FailedPrecondition);
 }
 
 #[test]

@@ -56,11 +56,12 @@ pub(crate) fn wanted(access: &Access, mount: &Mount) -> Result<Wanted, Refusal> 
     let file_system = FileSystem::named(name).ok_or_else(|| {
         let name = name.unwrap_or_default();
         Refusal::invalid(format!(
-            "the driver makes ext4 and xfs, and the volume is to have {name:?}: change fsType"
+            "the driver makes ext4 and xfs, and the volume is to have {name:?}: make its PersistentVolume anew, of the same \
+             handle and with another fsType, which cannot be changed"
         ))
     })?;
     let read_only = access.only_reads() || mount.options.iter().any(|option| option == "ro");
-    Ok(Wanted { file_system, options: mount.options.clone(), read_only })
+    Ok(Wanted { file_system, may_make: FileSystem::is_made(name), options: mount.options.clone(), read_only })
 }
 
 /// The bytes that a volume is to have; 0 where the caller does not say.

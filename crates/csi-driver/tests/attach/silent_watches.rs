@@ -50,6 +50,19 @@ async fn a_disk_comes_and_leaves_by_one_call_each_though_the_watches_are_silent(
     assert!(bed.with_volume().await.is_empty());
 }
 
+/// The watch shows the disk as ready for as long as it is silent.
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_came_before_the_watches_fell_silent_leaves_by_one_call() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    driver.warm_up().await;
+    driver.publish("a").await.unwrap();
+    sleep(Duration::from_secs(3)).await;
+    bed.silence_the_watches_of("p1").await;
+    timeout(Duration::from_secs(20), driver.unpublish("a")).await.unwrap().unwrap();
+    assert_eq!((bed.with_volume().await, bed.annotation().await), (vec![], None));
+}
+
 /// A driver that ignores annotations has it in `b`. Before the watches count as silent, this one adds it and takes it back.
 // docs/contract/csi-driver.md#claims
 #[rstest]

@@ -222,6 +222,18 @@ async fn a_caller_with_a_deadline_of_its_own_is_answered_by_then() {
     assert_eq!(answer.unwrap_err().code, Code::DeadlineExceeded);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_host_that_answers_too_late_is_told_with_the_volume_that_it_was_asked_about() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    let rule = Rule::new(Answer::Delay(Duration::from_secs(20)));
+    bed.server.faults().add(Rule { user: Some("p1".to_owned()), ..rule });
+    let answer = driver.attacher.publish(&request(VOLUME, "a"), Duration::from_secs(4)).await;
+    let refusal = answer.unwrap_err();
+    assert_eq!(refusal.code, Code::DeadlineExceeded, "{refusal}");
+    assert!(refusal.message.contains("PersistentVolumeClaim shop/pvc-1 on the host"), "{refusal}");
+}
+
 /// A sidecar has ten workers, and waits 110 s for each answer.
 #[rstest]
 #[case::migration(json!({"status": {"migrationState": {"startTimestamp": "2026-01-01T00:00:00Z"}}}), "live migration")]

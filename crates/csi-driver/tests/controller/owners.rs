@@ -54,6 +54,7 @@ async fn a_volume_of_another_cluster_of_the_namespace_is_refused_to_each_call() 
         ControllerExpandVolumeRequest { volume_id: UID.to_owned(), capacity_range, ..Default::default() };
     let get = ControllerGetVolumeRequest { volume_id: UID.to_owned() };
     let refusals = [
+        bench.create_volume(volume(UID, GIB)).await.unwrap_err(),
         publish(&bench).await.unwrap_err(),
         bench.service.controller_expand_volume(Request::new(grow)).await.unwrap_err(),
         bench.service.controller_get_volume(Request::new(get)).await.unwrap_err(),
@@ -197,7 +198,7 @@ async fn a_claim_that_somebody_made_by_hand_is_copied_and_grown_and_its_deletion
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_snapshot_of_another_clusters_volume_is_neither_deleted_nor_restored() {
+async fn a_snapshot_of_another_clusters_volume_is_not_deleted_restored_or_told_for_ones_own() {
     let bench = Bench::with_a_snapshot().await.moved_into_machine("red-1");
     machine(&bench, "red-1", "red").await;
     bench.bind("source", "1Gi").await;
@@ -207,6 +208,8 @@ async fn a_snapshot_of_another_clusters_volume_is_neither_deleted_nor_restored()
     machine(&bench, "blue-1", "blue").await;
     let refusals = [
         bench.create_volume(from_snapshot(volume(UID, GIB), "s")).await.unwrap_err(),
+        bench.snapshot("s", "source", None).await.unwrap_err(),
+        bench.snapshot("b", "source", Some("backup")).await.unwrap_err(),
         bench.delete_snapshot("s").await.unwrap_err(),
         bench.delete_snapshot("backup:shop/b").await.unwrap_err(),
     ];
@@ -239,6 +242,8 @@ async fn a_snapshot_of_another_clusters_volume_stays_that_clusters_when_the_volu
     machine(&bench, "blue-1", "blue").await;
     let refusals = [
         bench.create_volume(from_snapshot(volume(UID, GIB), "s")).await.unwrap_err(),
+        bench.snapshot("s", "source", None).await.unwrap_err(),
+        bench.snapshot("b", "source", Some("backup")).await.unwrap_err(),
         bench.delete_snapshot("s").await.unwrap_err(),
         bench.delete_snapshot("backup:shop/b").await.unwrap_err(),
     ];

@@ -26,6 +26,7 @@ use tonic::{Request, Status};
 /// Programs that a test needs.
 pub(crate) const EXT4: &[&str] =
     &["unshare", "losetup", "mount", "blkid", "mkfs.ext4", "e2fsck", "resize2fs"];
+pub(crate) const EXT3: &[&str] = &["unshare", "losetup", "mount", "blkid", "mkfs.ext3", "e2fsck"];
 /// The kernel lets only a process with this capability grow a mounted ext4. Some test machines take it away.
 pub(crate) const EXT4_GROWTH: &[&str] =
     &["unshare", "losetup", "mount", "blkid", "mkfs.ext4", "e2fsck", "resize2fs", SYS_RESOURCE];

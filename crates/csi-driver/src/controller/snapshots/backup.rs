@@ -31,6 +31,7 @@ pub(super) async fn ask(host: &Host, asked: &Asked) -> Result<VolumeRemoteBackup
     let existing = api.get_opt(asked.name.as_str()).await;
     let existing = existing.map_err(|error| Refusal::of_host(&format!("read {}", object()), &error))?;
     if let Some(backup) = existing {
+        inspect::source(host, &backup.metadata, Some(&backup.spec.source)).await?;
         return Ok(backup);
     }
     let claim = inspect::existing(host, &asked.source).await?;

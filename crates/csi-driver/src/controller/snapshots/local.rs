@@ -18,11 +18,16 @@ use crate::{
 };
 
 /// The snapshot of this name, which the host is asked for if it is not there.
+///
+/// # Errors
+/// As [`inspect::source`], of one that is there.
 pub(super) async fn ask(host: &Host, asked: &Asked) -> Result<VolumeSnapshot, Refusal> {
     let object = || host.name_of("VolumeSnapshot", &asked.name);
     let existing = host.snapshots().get_opt(asked.name.as_str()).await;
     let existing = existing.map_err(|error| Refusal::of_host(&format!("read {}", object()), &error))?;
     if let Some(snapshot) = existing {
+        let source = snapshot.spec.source.persistent_volume_claim_name.as_deref();
+        inspect::source(host, &snapshot.metadata, source).await?;
         return Ok(snapshot);
     }
     let claim = inspect::existing(host, &asked.source).await?;

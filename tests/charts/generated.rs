@@ -40,12 +40,13 @@ const ROLES: [(&str, &str, &str, &str); 10] = [
     ("harvester-load-balancer", "Role", "harvester-load-balancer-webhook", "harvester-load-balancer-webhook"),
 ];
 
-const COPIES: [(&str, &str); 8] = [
+const COPIES: [(&str, &str); 9] = [
     // helm shows templates the values, and not what the chart says of them
     ("deploy/charts/harvester-cloud-provider/values.yaml", "harvester-cloud-provider/files/values.yaml"),
     ("deploy/charts/harvester-csi-driver/values.yaml", "harvester-csi-driver/files/values.yaml"),
     ("deploy/charts/harvester-load-balancer/values.yaml", "harvester-load-balancer/files/values.yaml"),
     ("deploy/monitoring/rules.yaml", "harvester-cloud-provider/files/rules.yaml"),
+    ("deploy/monitoring/rules.yaml", "harvester-csi-driver/files/rules.yaml"),
     ("deploy/monitoring/rules.yaml", "harvester-load-balancer/files/rules.yaml"),
     ("deploy/monitoring/grafana-dashboard.json", "harvester-load-balancer/files/grafana-dashboard.json"),
     ("deploy/crds/ippools.yaml", "harvester-load-balancer/files/crds/ippools.yaml"),

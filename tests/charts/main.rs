@@ -2,15 +2,18 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+mod air_gap;
 mod contract;
 mod documented;
 mod environment;
 mod examples;
+mod first_install;
 mod generated;
 mod harvester;
 mod kinds;
 mod marketplace;
 mod missing;
+mod notes;
 mod places;
 mod security;
 mod server;

@@ -10,13 +10,13 @@ use std::{
 
 use outside_tools::{REAL_SERVER, Tool};
 use serde_json::Value;
-use test_cluster::{GuestCluster, Side, User, real};
+use test_cluster::{GuestCluster, Side, User, manifests::documents, real};
 use tokio::runtime::Runtime;
 
 use super::{
     CHARTS, EVERYTHING, args, chart, container,
     examples::{example, examples},
-    leave_out, output, root, text, try_render,
+    leave_out, object, output, root, text, try_render,
 };
 
 /// A real API server, and the programs that speak with it.
@@ -123,13 +123,17 @@ fn ccm_args(lab: &Lab) -> Vec<String> {
     args(ccm).into_iter().map(str::to_owned).collect()
 }
 
-fn data_path(lab: &Lab) -> Option<String> {
+pub(crate) fn data_path(lab: &Lab) -> Option<String> {
     ccm_args(lab).iter().find_map(|arg| arg.strip_prefix("--data-path=")).map(str::to_owned)
 }
+
+/// One release after another: their roles are the cluster's.
+pub(crate) static CLOUD_PROVIDER: Mutex<()> = Mutex::new(());
 
 #[test]
 fn a_release_of_the_go_cloud_provider_is_upgraded_in_place_and_keeps_its_data_path() {
     let Some(lab) = lab() else { return };
+    let _turn = CLOUD_PROVIDER.lock().unwrap_or_else(PoisonError::into_inner);
     let (ours, namespace) = (chart("harvester-cloud-provider"), "kube-system");
     let name = ["--set", "global.cattle.clusterName=blue"];
     lab.release("install", &go("harvester-cloud-provider"), namespace, &name);
@@ -174,7 +178,7 @@ provisioner: other.example.com
 "#;
 
 /// One release after another: its classes are the cluster's.
-static CSI: Mutex<()> = Mutex::new(());
+pub(crate) static CSI: Mutex<()> = Mutex::new(());
 
 /// Their charts say nothing of it, or did not in former releases: then the API server has put a rolling update there.
 #[test]
@@ -448,4 +452,23 @@ fn the_only_node_of_a_cluster_is_drained() {
     node("two");
     assert_eq!(has_budgets(), [true; 3]);
     lab.kubectl(&[&on, "delete", "node", "one", "two"]);
+}
+
+/// Rancher's Grafana, which Harvester's add-on is too, reads the dashboards of one namespace.
+#[test]
+fn the_dashboard_is_where_ranchers_grafana_looks() {
+    let Some(lab) = lab() else { return };
+    let on = format!("--kubeconfig={}", lab.empty.display());
+    let folder = chart("harvester-load-balancer");
+    let namespace = |options: &[&str]| {
+        let template = ["template", "lb", folder.to_str().unwrap(), "-n", "lab", "--dry-run=server", &on];
+        let rendered = documents(&lab.helm(&[&template[..], options].concat())).unwrap();
+        let dashboard = object(&rendered, "ConfigMap", "harvester-load-balancer-dashboard");
+        text(dashboard, "/metadata/namespace").to_owned()
+    };
+    assert_eq!(namespace(&[]), "lab");
+    lab.kubectl(&[&on, "create", "namespace", "cattle-dashboards"]);
+    assert_eq!(namespace(&[]), "cattle-dashboards");
+    assert_eq!(namespace(&["--set", "metrics.dashboard.namespace=own"]), "own");
+    lab.kubectl(&[&on, "delete", "namespace", "cattle-dashboards", "--wait=false"]);
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{CHARTS, args, containers, helm, object, render, try_render, variants};
+use super::{CHARTS, args, array, containers, helm, object, render, text, try_render, variants};
 
 const CCM: &str = "harvester-cloud-provider";
 const CSI: &str = "harvester-csi-driver";
@@ -32,6 +32,26 @@ fn a_single_node_is_upgraded_without_help() {
             assert_eq!(budget["spec"]["unhealthyPodEvictionPolicy"], "AlwaysAllow", "{says}");
         }
     }
+}
+
+/// cluster-autoscaler keeps a node for the files in a Pod, unless the Pod says that nothing is lost with them.
+#[test]
+fn a_pod_that_anybody_may_move_names_the_volumes_that_go_with_it() {
+    let Some(helm) = helm() else { return };
+    let mut found = 0;
+    for (says, objects) in variants(&helm) {
+        for deployment in objects.iter().filter(|object| object["kind"] == "Deployment") {
+            let template = &deployment["spec"]["template"];
+            let key = "/metadata/annotations/cluster-autoscaler.kubernetes.io~1safe-to-evict-local-volumes";
+            let named: Vec<_> = text(template, key).split(',').filter(|name| !name.is_empty()).collect();
+            let volumes = array(template, "/spec/volumes").iter();
+            let local = volumes.filter(|volume| volume.get("emptyDir").is_some());
+            let local: Vec<_> = local.map(|volume| text(volume, "/name")).collect();
+            assert_eq!(named, local, "{says}: {}", text(deployment, "/metadata/name"));
+            found += local.len();
+        }
+    }
+    assert!(found > 0, "the socket of the CSI sidecars is one");
 }
 
 /// helm 3 waits for as many Pods as may not be unavailable: for none it takes a broken upgrade for a good one, and `--atomic`

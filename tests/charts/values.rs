@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{CHARTS, args, array, container, containers, helm, object, render, text, try_render};
+use super::{CHARTS, args, array, container, containers, find, helm, object, render, text, try_render};
 
 const CCM: &str = "harvester-cloud-provider";
 const CSI: &str = "harvester-csi-driver";
@@ -65,6 +65,28 @@ fn kube_vip_is_updated_and_watched_as_its_values_say() {
     assert_eq!(object(&rendered, "PodMonitor", "kube-vip")["metadata"]["annotations"]["team"], "a");
 }
 
+/// Prometheus scrapes of a Pod what its containers name alone. With the network of the node such a port is the node's.
+#[test]
+fn a_pod_monitor_asks_for_a_port_that_the_container_of_kube_vip_names() {
+    let Some(helm) = helm() else { return };
+    let monitored = |server: &str| {
+        let server = format!("kube-vip.env.prometheus_server={server}");
+        render(&helm, CCM, &["kube-vip.podMonitor.enabled=true", &server])
+    };
+    for (server, port) in [(":2112", 2112), ("0.0.0.0:2113", 2113), ("[::]:2114", 2114)] {
+        let rendered = monitored(server);
+        let kube_vip = container(&rendered, "DaemonSet", "kube-vip", "kube-vip");
+        assert_eq!(kube_vip["ports"], json!([{"name": "metrics", "containerPort": port}]));
+        let endpoints = &object(&rendered, "PodMonitor", "kube-vip")["spec"]["podMetricsEndpoints"];
+        assert_eq!(*endpoints, json!([{"port": "metrics", "path": "/metrics"}]), "{server}");
+    }
+    // without metrics there is nothing to ask for, and without a monitor nobody who asks
+    for rendered in [monitored(""), monitored("null"), render(&helm, CCM, &[])] {
+        assert!(find(&rendered, "PodMonitor", "kube-vip").is_none());
+        assert_eq!(container(&rendered, "DaemonSet", "kube-vip", "kube-vip").get("ports"), None);
+    }
+}
+
 #[test]
 fn a_value_of_another_type_is_refused_by_name() {
     let Some(helm) = helm() else { return };
@@ -73,6 +95,14 @@ fn a_value_of_another_type_is_refused_by_name() {
         (CCM, "metrics.port=99999", "port"),
         (CSI, "maxVolumesPerNode=300", "maxVolumesPerNode"),
         (LB, "enforceNamedPoolScope=perhaps", "enforceNamedPoolScope"),
+        // the tag of a sidecar is none of ours
+        (CSI, "image.csi.attacher.tag=", "/image/csi/attacher/tag"),
+        // a text is true, whatever it says
+        (CCM, "--set-string=kube-vip.podMonitor.enabled=false", "/podMonitor/enabled"),
+        (CCM, "kube-vip.image.repository=true", "/image/repository"),
+        (CCM, "kube-vip.image=null", "'image'"),
+        (CCM, "kube-vip.image.repository=null", "'repository'"),
+        (CCM, "kube-vip.env=one", "env"),
     ] {
         let refused = try_render(&helm, chart, &[option]).unwrap_err();
         assert!(refused.contains(value), "{option}: {refused}");
@@ -102,6 +132,12 @@ fn null_takes_a_default_away() {
             assert_eq!(pod.get("priorityClassName").is_none(), chart == LB, "{pod}");
         }
     }
+
+    let kube_vip = ["env", "config", "podMonitor", "tolerations", "affinity", "priorityClassName"];
+    let kube_vip = kube_vip.map(|key| format!("kube-vip.{key}=null"));
+    let rendered = render(&helm, CCM, &kube_vip.each_ref().map(String::as_str));
+    let pod = &object(&rendered, "DaemonSet", "kube-vip")["spec"]["template"]["spec"];
+    assert_eq!((of_pod(pod), array(pod, "/containers/0/env").len()), (0, 0), "{pod}");
 
     for chart in [CCM, CSI] {
         let rendered = render(&helm, chart, &["cloudConfig.rotate=null"]);

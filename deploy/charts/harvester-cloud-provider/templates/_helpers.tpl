@@ -108,7 +108,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if has . (list "/etc/kubernetes/cloud-config" "/var/lib/rancher/rke2/etc/config-files/cloud-provider-config") }}yes{{ end }}
 {{- end }}
 
-{{- /* What the Deployment in the cluster has; without one, this is a first install. */}}
+{{- /* What the Deployment in the cluster has; without one, this is a first install, also where helm calls it an upgrade, because
+the first attempt failed or a release that was there gets this chart. Nobody knows where helm cannot ask the cluster. */}}
 {{- define "ccm.dataPath" -}}
 {{- if .Values.dataPath }}
 {{- .Values.dataPath }}
@@ -122,7 +123,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- if $found }}
 {{- $found }}
-{{- else if or $deployment .Release.IsUpgrade }}
+{{- else if or $deployment (and .Release.IsUpgrade (empty (lookup "v1" "Namespace" "" "kube-system"))) }}
 {{- "guest" }}
 {{- else }}
 {{- "annotation" }}

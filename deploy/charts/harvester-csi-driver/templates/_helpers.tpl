@@ -153,6 +153,14 @@ livenessProbe:
   failureThreshold: 6
 {{- end }}
 
+{{- /* yes where a value that may be auto is on: call with a list of the value and the root. */}}
+{{- define "csi.isOn" -}}
+{{- $value := index . 0 }}
+{{- $root := index . 1 }}
+{{- if eq (toString $value) "true" }}yes{{ end }}
+{{- if and (eq (toString $value) "auto") ($root.Capabilities.APIVersions.Has "monitoring.coreos.com/v1") }}yes{{ end }}
+{{- end }}
+
 {{- define "csi.hasSnapshots" -}}
 {{- $value := toString .Values.snapshots.enabled }}
 {{- if or (eq $value "true") (and (eq $value "auto") (.Capabilities.APIVersions.Has "snapshot.storage.k8s.io/v1")) }}yes{{ end }}

@@ -87,14 +87,28 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and (eq (toString $value) "auto") ($root.Capabilities.APIVersions.Has "monitoring.coreos.com/v1") }}yes{{ end }}
 {{- end }}
 
+{{- /* Grafana of rancher-monitoring, which Harvester's add-on is too, reads this one namespace. */}}
+{{- define "lb.dashboardNamespace" -}}
+{{- $usual := "cattle-dashboards" }}
+{{- $isThere := eq (dig "status" "phase" "" (lookup "v1" "Namespace" "" $usual)) "Active" }}
+{{- .Values.metrics.dashboard.namespace | default (ternary $usual .Release.Namespace $isThere) }}
+{{- end }}
+
 {{- /* yes where pools admit by their selectors whoever names them: what the value says, else what the Deployment in the cluster
-has; without one, this is a first install. */}}
+has; without one, this is a first install. helm calls it an upgrade where the first attempt failed, or where a release that was
+there gets this chart: then pools that are there may be a Go program's. Nobody knows where helm cannot ask the cluster. */}}
 {{- define "lb.isStrict" -}}
 {{- $value := toString .Values.enforceNamedPoolScope }}
 {{- if eq $value "true" }}yes
 {{- else if ne $value "false" }}
 {{- $deployment := lookup "apps/v1" "Deployment" .Release.Namespace (include "lb.name" .) }}
-{{- $isStrict := not (or $deployment .Release.IsUpgrade) }}
+{{- $isStrict := not $deployment }}
+{{- if and $isStrict .Release.IsUpgrade }}
+{{- $isStrict = not (empty (lookup "v1" "Namespace" "" "kube-system")) }}
+{{- if .Capabilities.APIVersions.Has "loadbalancer.harvesterhci.io/v1beta1/IPPool" }}
+{{- if (lookup "loadbalancer.harvesterhci.io/v1beta1" "IPPool" "" "").items }}{{ $isStrict = false }}{{ end }}
+{{- end }}
+{{- end }}
 {{- range dig "spec" "template" "spec" "containers" list $deployment }}
 {{- if has "--enforce-named-pool-scope" .args }}{{ $isStrict = true }}{{ end }}
 {{- end }}

@@ -24,6 +24,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- with $registry }}{{ trimSuffix "/" . }}/{{ end }}
 {{- end }}
 
+{{- /* Before the Go chart 0.2.9 values had to name the registry themselves, and an upgrade keeps them. */}}
+{{- define "kube-vip.image" -}}
+{{- $registry := include "kube-vip.registry" . }}
+{{- if not (hasPrefix $registry .Values.image.repository) }}{{ $registry }}{{ end }}{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
 {{- define "kube-vip.pullSecrets" -}}
 {{- $names := list }}
 {{- range concat (.Values.imagePullSecrets | default list) (dig "cattle" "imagePullSecrets" list (.Values.global | default dict) | default list) }}
@@ -31,5 +37,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- range uniq $names }}
 - name: {{ . | quote }}
+{{- end }}
+{{- end }}
+
+{{- /* Where kube-vip serves metrics for a PodMonitor; empty where it does not, or nobody asks. */}}
+{{- define "kube-vip.monitoredPort" -}}
+{{- if (.Values.podMonitor | default dict).enabled }}
+{{- with splitList ":" (toString (.Values.env | default dict).prometheus_server) | last | int }}{{ . }}{{ end }}
 {{- end }}
 {{- end }}

@@ -105,6 +105,12 @@ impl Part {
     }
 }
 
+/// Whether a person may have meant a part. In a cluster the word is an argument of a chart, of which the log tells.
+fn is_misspelt(word: &OsStr, is_terminal: bool) -> bool {
+    let word = word.to_string_lossy();
+    is_terminal && !word.is_empty() && !word.starts_with('-')
+}
+
 fn main() -> ExitCode {
     let mut args: Vec<OsString> = env::args_os().collect();
     let program = args.first().cloned().unwrap_or_default();
@@ -118,12 +124,16 @@ fn main() -> ExitCode {
                 }
                 return ExitCode::SUCCESS;
             }
-            Some(word) => {
-                if let Some(chosen) = Part::by_subcommand(word) {
+            Some(word) => match Part::by_subcommand(word) {
+                Some(chosen) => {
                     part = chosen;
                     args.remove(1);
                 }
-            }
+                None if is_misspelt(word, std::io::stderr().is_terminal()) => {
+                    return people::unknown(word, OVERVIEW);
+                }
+                None => {}
+            },
             None => {}
         }
     }
@@ -190,6 +200,13 @@ mod tests {
             assert!(part.is_for_people(), "{:?}", command.words);
         }
         assert!(!Part::LoadBalancer.is_for_people() && !Part::Sandbox.is_for_people());
+    }
+
+    #[test]
+    fn a_word_that_is_no_part_is_told_to_whoever_typed_it_and_flags_are_the_controllers() {
+        let told = |word: &str, is_terminal: bool| is_misspelt(OsStr::new(word), is_terminal);
+        assert!(told("statsu", true));
+        assert!(!told("statsu", false) && !told("--cluster-name=blue", true) && !told("", true));
     }
 
     #[test]

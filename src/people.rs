@@ -54,12 +54,19 @@ pub(crate) fn overview(word: &OsStr) -> ExitCode {
     match word.to_string_lossy().as_ref() {
         "" | "help" | "-h" | "--help" => program::show(&text),
         "--version" => program::show(&format!("{PLUGIN} {}\n", env!("CARGO_PKG_VERSION"))),
-        word => {
-            let shown: String = word.chars().take(60).collect();
-            program::complain(&format!("{shown:?} is no command of kubectl harvester\n\n{text}"));
-            ExitCode::from(WRONG_ARGUMENTS)
-        }
+        _ => is_no_command(word, "kubectl harvester", &text),
     }
+}
+
+/// What a word that is no part is answered with.
+pub(crate) fn unknown(word: &OsStr, overview: &str) -> ExitCode {
+    is_no_command(word, "harvester-cloud-provider", overview)
+}
+
+fn is_no_command(word: &OsStr, of: &str, overview: &str) -> ExitCode {
+    let shown: String = word.to_string_lossy().chars().take(60).collect();
+    program::complain(&format!("{shown:?} is no command of {of}\n\n{overview}"));
+    ExitCode::from(WRONG_ARGUMENTS)
 }
 
 /// Answers a shell: `__complete WORD…`.

@@ -72,6 +72,34 @@ fn the_list_of_doctors_checks_is_json_where_that_is_asked_for() {
     assert!(all.iter().any(|check| check["id"] == "guest-api" && check["about"].is_string()), "{told:?}");
 }
 
+/// Each names what is there to be given.
+#[test]
+fn an_error_of_the_command_line_names_no_flag_that_the_command_lacks_and_a_file_as_it_was_given() {
+    let serve = ["cloud-config", "serve", "--address=127.0.0.1:0", "--tls-cert-file=/nowhere"];
+    let serve = [&serve[..], &["--tls-private-key-file=/nowhere"]].concat();
+    let table: [(&[&str], &str, &str); 5] = [
+        (&["cloud-config", "inspect", "/nowhere"], "cloud-config inspect FILE", "--cloud-config"),
+        (&["cloud-config", "rotate", "/nowhere"], "cloud-config rotate FILE", "--cloud-config"),
+        (
+            &["cloud-config", "generate", "demo", "vms", "--kubeconfig=/nowhere"],
+            "read kubeconfig /nowhere: No such file",
+            "\"/nowhere\"",
+        ),
+        (&serve, "use certificate /nowhere", "serving https"),
+        (
+            &[&serve[..], &["--api-server-ca=/dev/null"]].concat(),
+            "there is no certificate in it",
+            "serving https",
+        ),
+    ];
+    for (words, expected, unwanted) in table {
+        let told = called("harvester-cloud-provider", words);
+        assert_eq!(told.status.code(), Some(1), "{words:?}: {told:?}");
+        let all = text(&told.stdout) + &text(&told.stderr);
+        assert!(all.contains(expected) && !all.contains(unwanted), "{words:?}: {all}");
+    }
+}
+
 /// Who reads the JSON gets it in every case.
 #[test]
 fn a_kubeconfig_that_cannot_be_opened_is_a_red_line_of_doctor() {

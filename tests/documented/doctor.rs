@@ -31,12 +31,15 @@ const CSI_DRIVERS: &str = "/apis/storage.k8s.io/v1/csidrivers";
 const ATTACHMENTS: &str = "/apis/storage.k8s.io/v1/volumeattachments";
 const CSI_NODES: &str = "/apis/storage.k8s.io/v1/csinodes";
 
-/// One is carried by the guest, as one without health check is. The other one asks for a lease as soon as it is of type
-/// LoadBalancer, and will be old enough by then to have one.
+/// One is carried by the guest, as one without health check is. The others ask for a lease, and for a pool that is not there, as soon
+/// as they are of type LoadBalancer, and will be old enough by then to have an address.
 const GUEST: &str = "
 {apiVersion: v1, kind: Service, metadata: {name: plain}, spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 80}]}}
 ---
 {apiVersion: v1, kind: Service, metadata: {name: leased, annotations: {cloudprovider.harvesterhci.io/ipam: dhcp}},
+ spec: {type: ClusterIP, selector: {app: web}, ports: [{port: 80}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: waiting, annotations: {cloudprovider.harvesterhci.io/ip-pool: nowhere}},
  spec: {type: ClusterIP, selector: {app: web}, ports: [{port: 80}]}}
 ";
 /// Three addresses.

@@ -101,7 +101,11 @@ const INSTALL: [Rule; 26] = [
         left_out: "of helm nothing is installed here",
         ..TYPED
     },
-    Rule { begins: "grep /rancher/ ", left_out: "it fills a registry", ..TYPED },
+    Rule {
+        begins: "grep /rancher/mirrored- ",
+        left_out: "it fills a registry; charts/air_gap.rs types it without one",
+        ..TYPED
+    },
     Rule {
         begins: "kubectl patch managedchart ",
         lines: 3,

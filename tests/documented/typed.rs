@@ -96,6 +96,7 @@ fn what_the_readme_and_the_sandbox_say_is_typed_as_it_stands() {
     }
     let told = run(&script, folder.path());
     assert!(told.contains("default/web") && told.contains("virtualmachine"), "{told}");
+    assert!(!told.contains("due, if its flags"), "of a Service that is served nothing is due: {told}");
     // without root the CSI driver runs nowhere, and its line is not asked
     let nodes = format!(
         "'{}' --kubeconfig target/sandbox/guest.kubeconfig get csinodes --output name",

@@ -5,6 +5,7 @@
 
 use std::{
     ffi::OsString,
+    fs,
     io::{self, Read as _},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -196,6 +197,10 @@ impl Generate {
             ));
         }
         let life = reader.read("life", DEFAULT_LIFE, life);
+        let rotate = reader.is_on("rotate");
+        if !rotate && reader.given().last("life").is_some() {
+            reader.fault("--life is for a token that ends: give --rotate too");
+        }
         let request = Request {
             part,
             account,
@@ -205,7 +210,7 @@ impl Generate {
             least,
             keep: reader.is_on("keep"),
             check: !reader.is_on("no-check"),
-            rotate: reader.is_on("rotate").then_some(life),
+            rotate: rotate.then_some(life),
         };
         let generate = Self {
             request,
@@ -249,7 +254,7 @@ fn inspect(args: Vec<String>) -> ExitCode {
         "json" => Ok(true),
         _ => Err(format!("{text:?}: use text or json")),
     });
-    if words.len() > 1 {
+    if words.len() > 1 || words.iter().any(String::is_empty) {
         reader.fault("name one file: cloud-config inspect [FILE]".to_owned());
     }
     let file = words.first().map(PathBuf::from);
@@ -274,8 +279,7 @@ async fn look(
     now: jiff::Timestamp,
 ) -> Result<Report, String> {
     let options = Options::named(&agent());
-    let config = cloud_config::find(file).and_then(|file| CloudConfig::read(&file));
-    let config = config.map_err(|error| error.to_string())?;
+    let config = CloudConfig::read(&find(file, "inspect")?).map_err(|error| error.to_string())?;
     let client = match cloud_config::local(guest, &options) {
         // what was given is to be used
         Err(error) if guest.kubeconfig.is_some() => return Err(error.to_string()),
@@ -320,6 +324,8 @@ fn rotate(args: Vec<String>) -> ExitCode {
     let named = match (&words[..], retire) {
         ([account, namespace], true) => request::account(account)
             .and_then(|account| request::namespace(namespace).map(|namespace| (account, namespace))),
+        ([_], false) if secret.is_some() => Err("--secret names the cloud-config: leave FILE out".to_owned()),
+        ([file], false) if file.is_empty() => Err("name one file: cloud-config rotate [FILE]".to_owned()),
         ([] | [_], false) => Ok(<(String, String)>::default()),
         (_, true) => {
             Err("name account and namespace: cloud-config rotate --retire ACCOUNT NAMESPACE".to_owned())
@@ -330,6 +336,9 @@ fn rotate(args: Vec<String>) -> ExitCode {
     if retire && (secret.is_some() || now) {
         reader
             .fault("--retire is about a token in Harvester: it takes neither --secret nor --now".to_owned());
+    }
+    if secret.is_none() && reader.given().last("key").is_some() {
+        reader.fault("--key is of the Secret that --secret names: give both".to_owned());
     }
     if let Err(faults) = reader.finish(()) {
         return refuse(&faults, "rotate");
@@ -360,7 +369,7 @@ fn rotate(args: Vec<String>) -> ExitCode {
 }
 
 async fn renew_token(file: Option<&Path>, at_once: bool, now: jiff::Timestamp) -> Result<String, String> {
-    let file = cloud_config::find(file).map_err(|error| error.to_string())?;
+    let file = find(file, "rotate")?;
     let renewed = rotate::renew_file(&file, at_once, &Options::named(&agent()), now).await;
     Ok(told(&Kept::File(file), &renewed.map_err(|error| error.to_string())?))
 }
@@ -392,6 +401,17 @@ async fn retire_token(
     Ok(format!("Secret {name} of namespace {namespace} is deleted: its token opens nothing any more\n"))
 }
 
+/// The file, or where it was looked for; here it is named by a word, and by no flag.
+fn find(file: Option<&Path>, command: &str) -> Result<PathBuf, String> {
+    cloud_config::find(file).map_err(|error| match error {
+        cloud_config::Error::Missing { tried } => {
+            let tried = tried.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
+            format!("no cloud-config found, tried {tried}: name its file, cloud-config {command} FILE")
+        }
+        error => error.to_string(),
+    })
+}
+
 fn agent() -> String {
     format!("{PROGRAM}/{} cloud-config", env!("CARGO_PKG_VERSION"))
 }
@@ -411,7 +431,11 @@ fn administrators(given: Option<&str>) -> Result<Kubeconfig, String> {
             read.map_err(|error| format!("read standard input: {error}"))?;
             Kubeconfig::from_yaml(&text).map_err(|error| hint(&error))
         }
-        Some(file) => Kubeconfig::read_from(file).map_err(|error| hint(&error)),
+        Some(file) => {
+            let unread = |source| hint(&cloud_config::Error::Read { file: PathBuf::from(file), source });
+            fs::metadata(file).map_err(unread)?;
+            Kubeconfig::read_from(file).map_err(|error| hint(&error))
+        }
         None => match std::env::var_os("KUBECONFIG").filter(|files| !files.is_empty()) {
             Some(files) => match cloud_config::merged(&files) {
                 Ok(Some(read)) => Ok(read),
@@ -444,6 +468,15 @@ mod tests {
         assert_eq!(code(&["inspect", "a", "b"]), format!("{:?}", ExitCode::from(2)));
         assert_eq!(code(&["inspect", "--help"]), format!("{:?}", ExitCode::SUCCESS));
         assert_eq!(code(&[]), format!("{:?}", ExitCode::from(2)));
+        assert_eq!(code(&["inspect", ""]), format!("{:?}", ExitCode::from(2)));
+        let file_and_secret = ["rotate", "--secret", "kube-system/a", "/nowhere", "--kubeconfig", "/nowhere"];
+        assert_eq!(
+            code(&file_and_secret),
+            format!("{:?}", ExitCode::from(2)),
+            "the file would be passed over"
+        );
+        let key = ["rotate", "--key", "a", "/nowhere"];
+        assert_eq!(code(&key), format!("{:?}", ExitCode::from(2)), "the key would be passed over");
         let both =
             ["rotate", "--retire", "--secret", "kube-system/a", "demo", "vms", "--kubeconfig", "/nowhere"];
         assert_eq!(code(&both), format!("{:?}", ExitCode::from(2)), "one of them would be left out silently");
@@ -469,7 +502,8 @@ mod tests {
     #[case::bad_namespace(&["demo", "v.ms"], "no name of a namespace")]
     #[case::bad_format(&["demo", "vms", "--format=xml"], "rke-addon")]
     #[case::bad_server(&["demo", "vms", "--server=192.0.2.1"], "https://192.0.2.1:6443")]
-    #[case::short_life(&["demo", "vms", "--life=9m"], "10m at least")]
+    #[case::short_life(&["demo", "vms", "--rotate", "--life=9m"], "10m at least")]
+    #[case::life_of_a_token_that_does_not_end(&["demo", "vms", "--life=1h"], "give --rotate too")]
     #[case::least(&["demo", "vms", "--least"], "--least is for the CSI driver")]
     fn a_wrong_argument_is_told_with_the_right_form(#[case] args: &[&str], #[case] part: &str) {
         let faults = read(args).unwrap_err();

@@ -230,15 +230,18 @@ async fn of_occasions(world: &World, service: &dyn Fn(&str, Value) -> Value, sto
         world.send(Harvester, Method::POST, tokens, Some(&question)).await["status"]["token"].clone();
     let bounded = world
         .copy("cloud-config", "bounded", |config| config["users"][0]["user"] = json!({ "token": bounded }));
-    let nowhere = json!({"cloudprovider.harvesterhci.io/ip-pool": "nowhere"});
     let on_host = json!({"cloudprovider.harvesterhci.io/data-path": "host", "cloudprovider.harvesterhci.io/healthcheck-port": "80"});
     let by_name = json!({"metadata": {"annotations": {"loadbalancer.harvesterhci.io/auto-assign": "false"}}});
     let mut all = vec![
         Broken {
             id: "service-addresses",
             goes_on: true,
-            occasion: UPGRADE,
-            fault: Fault::Create(Guest, SERVICES, service("waiting", nowhere)),
+            occasion: &[],
+            fault: Fault::Patch(
+                Guest,
+                format!("{SERVICES}/waiting"),
+                json!({"spec": {"type": "LoadBalancer"}}),
+            ),
         },
         Broken {
             id: "way-back-data-path",

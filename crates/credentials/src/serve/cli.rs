@@ -94,7 +94,11 @@ fn read(reader: &mut Reader<'_>) -> Flags {
 async fn serve(flags: Flags, process: Process) -> Result<(), String> {
     let ca = match &flags.ca {
         Some(file) => {
-            let pem = fs::read(file).map_err(|error| format!("read {}: {error}", file.display()))?;
+            let pem =
+                fs::read_to_string(file).map_err(|error| format!("read {}: {error}", file.display()))?;
+            if !pem.contains("-----BEGIN CERTIFICATE-----") {
+                return Err(format!("--api-server-ca {}: there is no certificate in it", file.display()));
+            }
             STANDARD.encode(pem)
         }
         None => String::new(),
@@ -107,8 +111,9 @@ async fn serve(flags: Flags, process: Process) -> Result<(), String> {
         check: flags.check,
         options: Options::named(&agent),
     };
-    tracing::info!("serving https://{}{PATH} for {}", flags.address, target.api_server);
+    let told = format!("serving https://{}{PATH} for {}", flags.address, target.api_server);
     serving::https(&process.tasks, flags.address, &flags.certificate, router(target)).await?;
+    tracing::info!("{told}");
     process.tasks.stop.cancelled().await;
     Ok(())
 }

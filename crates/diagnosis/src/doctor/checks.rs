@@ -19,12 +19,11 @@ use super::{
 };
 use crate::json::{self, members, text};
 use credential::{anew, end_of_authority, is_unknown_to_rancher, life, login, rancher_credential};
-use guest::{agents, dhcp, machines, nodes, tunnel_address};
+use guest::{agents, dhcp, machines, nodes, service_addresses, tunnel_address};
 use harvester::{conversion, crd_fields, crds, load_balancer, pools, webhook};
 use leftovers::leftovers;
 use replacement::{
-    attachments, cluster_name, one_machine, service_addresses, way_back_credential, way_back_data_path,
-    way_back_fields,
+    attachments, cluster_name, one_machine, way_back_credential, way_back_data_path, way_back_fields,
 };
 use rights::{rights_load_balancers, rights_machines, rights_volumes};
 use storage::{csi_driver, csi_leader, snapshot_crds, storage_classes};
@@ -34,6 +33,8 @@ const GUEST: &[&str] = &["guest-api"];
 const HARVESTER: &[&str] = &["harvester-login"];
 /// For what compares Services with LoadBalancers.
 const BOTH: &[&str] = &["guest-api", "harvester-login", "load-balancer-crds"];
+/// What gives a Service its address.
+const SERVED: &[&str] = &["guest-api", "webhook", "load-balancer", "pools", "ccm", "kube-vip", "dhcp"];
 const STORAGE: &[&str] = &["guest-api", "csi-driver"];
 
 const fn check(
@@ -143,6 +144,7 @@ pub const CHECKS: &[Check] = &[
         tunnel_address,
     ),
     check("dhcp", "Services with DHCP have their addresses", &["guest-api", "kube-vip"], dhcp),
+    check("service-addresses", "every Service of type LoadBalancer is served", SERVED, service_addresses),
     check("leftovers", "no LoadBalancer is left without its Service", BOTH, leftovers),
     check("csi-driver", "the CSI driver is registered on every Node that runs it", GUEST, csi_driver),
     // the Go driver has no such Lease
@@ -169,10 +171,6 @@ pub const CHECKS: &[Check] = &[
             &["harvester-login", "csi-driver", "rights-machines"],
             one_machine,
         ),
-    ),
-    only(
-        UPGRADED,
-        check("service-addresses", "every Service of type LoadBalancer is served", GUEST, service_addresses),
     ),
     only(
         UPGRADED,

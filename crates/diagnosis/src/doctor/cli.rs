@@ -20,6 +20,7 @@ use crate::{
     access::{nobody, with_token_in_use},
     flags::{CLOUD_CONFIG, GUEST, OUTPUT, PROGRAM, is_json, refuse},
     screen::Colour,
+    shell::shell_word,
 };
 
 /// The flags.
@@ -73,6 +74,10 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if is_list {
         return program::show(&list(json));
     }
+    let given = [("kubeconfig", &kubeconfig), ("cloud-config", &cloud_config)];
+    let given =
+        given.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?.display().to_string())));
+    let clusters: String = given.map(|(name, file)| format!(" --{name} {}", shell_word(&file))).collect();
     let outcome = program::run(|process| async move {
         let settings =
             cloud_config::Options::named(&format!("{PROGRAM}/{} doctor", env!("CARGO_PKG_VERSION")));
@@ -100,8 +105,21 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         decide(&facts, occasion)
     });
     match outcome {
-        Ok(findings) => show(&findings, json),
+        Ok(mut findings) => {
+            name_clusters(&mut findings, &clusters);
+            show(&findings, json)
+        }
         Err(error) => failed(&format!("start the runtime: {error}")),
+    }
+}
+
+/// A command of ours in a next step is to look at the clusters that this one was given; `clusters`: its flags for them.
+fn name_clusters(findings: &mut [Finding], clusters: &str) {
+    for mend in findings.iter_mut().filter_map(|finding| finding.mend.as_mut()) {
+        for command in ["explain service", "orphans"] {
+            let command = format!("`{PROGRAM} {command} ");
+            *mend = mend.replace(&command, &format!("{}{clusters} ", command.trim_end()));
+        }
     }
 }
 
@@ -128,4 +146,28 @@ fn list(json: bool) -> String {
         writeln!(text, "{:<width$}  {}", check.id, check.about).expect("a String takes any text");
         text
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_in_a_next_step_names_the_kubeconfigs_that_were_given() {
+        let told = |mend: &str| {
+            let (id, verdict, mend) = ("leftovers", Verdict::Red, Some(mend.to_owned()));
+            let mut findings = [Finding { id, verdict, sentence: String::new(), mend, because: None }];
+            name_clusters(&mut findings, " --kubeconfig guest");
+            findings[0].mend.clone().unwrap()
+        };
+        let orphans = told("`harvester-cloud-provider orphans --delete` asks");
+        assert_eq!(orphans, "`harvester-cloud-provider orphans --kubeconfig guest --delete` asks");
+        let explain = told("`harvester-cloud-provider explain service shop/web` says why");
+        assert_eq!(
+            explain,
+            "`harvester-cloud-provider explain service --kubeconfig guest shop/web` says why"
+        );
+        let inspect = "`harvester-cloud-provider cloud-config inspect cloud-config` says it";
+        assert_eq!(told(inspect), inspect);
+    }
 }

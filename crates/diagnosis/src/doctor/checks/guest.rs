@@ -15,7 +15,7 @@ use super::{
     config, items, some,
 };
 use crate::{
-    json::{annotation, is_true, key, members, name, text, uid},
+    json::{annotation, is_deleted, is_true, key, members, name, text, uid},
     shell::shell_word,
     whose::{TUNNELS, machine_uid, shown},
 };
@@ -253,5 +253,30 @@ pub(super) fn dhcp(facts: &Facts) -> Result<Outcome, Outcome> {
             "on the Nodes load the kernel module macvlan (`sudo modprobe macvlan`), and see that their network has a DHCP \
              server",
         )
+    })
+}
+
+/// A Service of no class, or of the class of these programs.
+fn is_ours(service: &Value) -> bool {
+    matches!(text(service, "/spec/loadBalancerClass"), "" | names::LOAD_BALANCER_CLASS)
+}
+
+pub(super) fn service_addresses(facts: &Facts) -> Result<Outcome, Outcome> {
+    let mut ours = balanced(facts)?;
+    ours.retain(|service| is_ours(service) && !is_deleted(service));
+    let is_unserved = |service: &Value| {
+        members(&service["status"]["loadBalancer"]["ingress"]).is_empty() && waits(facts, service)
+    };
+    let waiting: Vec<_> = ours.iter().filter(|it| is_unserved(it)).map(|it| key(it)).collect();
+    Ok(match waiting.first() {
+        None => Outcome::green(format!("{} Services", ours.len())),
+        Some(first) => Outcome::amber(
+            format!("older than a minute, and without an address: {}", some(&waiting)),
+            format!(
+                "`harvester-cloud-provider explain service {}` says why; find out before you replace programs, or it will look \
+                 as if that had been the reason",
+                shell_word(first)
+            ),
+        ),
     })
 }

@@ -14,8 +14,8 @@ use super::{
     items, some, unread,
 };
 use crate::{
-    json::{self, annotation, is_deleted, key, label, members, name, text},
-    whose::{addresses, service_of, shown},
+    json::{self, annotation, is_deleted, key, label, members, name, text, uid},
+    whose::{addresses, cluster_of, is_unnamed, machine_uid, service_of, shown},
 };
 
 /// Attached or detached only in part.
@@ -81,27 +81,6 @@ pub(super) fn one_machine(facts: &Facts) -> Result<Outcome, Outcome> {
     })
 }
 
-pub(super) fn service_addresses(facts: &Facts) -> Result<Outcome, Outcome> {
-    let is_ours = |service: &&&Value| {
-        matches!(text(service, "/spec/loadBalancerClass"), "" | names::LOAD_BALANCER_CLASS)
-    };
-    let all = balanced(facts)?;
-    let waiting: Vec<_> = all
-        .iter()
-        .filter(is_ours)
-        .filter(|service| shown(service).next().is_none())
-        .map(|it| key(it))
-        .collect();
-    Ok(if waiting.is_empty() {
-        Outcome::green(format!("{} Services", all.len()))
-    } else {
-        Outcome::amber(
-            format!("without an address: {}", some(&waiting)),
-            "find out why before you replace the program, or it will look as if that had been the reason",
-        )
-    })
-}
-
 /// The load balancers of Services that are here, which the name of the Service, its namespace and its address tell.
 fn of_this_cluster(facts: &Facts) -> Result<Vec<&Value>, Outcome> {
     let services = balanced(facts)?;
@@ -115,14 +94,35 @@ fn of_this_cluster(facts: &Facts) -> Result<Vec<&Value>, Outcome> {
     Ok(objects.iter().filter(is_ours).collect())
 }
 
+/// The name that the VirtualMachines of the Nodes carry, where they agree on one.
+fn name_of_machines(facts: &Facts) -> Option<&str> {
+    let nodes = items(&facts.guest, read::NODES).ok()?;
+    let machines = items(&facts.harvester, &read::machines(&config(facts).ok()?.namespace)).ok()?;
+    let own = machines.iter().filter(|machine| nodes.iter().any(|node| machine_uid(node) == uid(machine)));
+    let names: BTreeSet<_> = own.filter_map(cluster_of).filter(|name| !is_unnamed(Some(*name))).collect();
+    names.first().copied().filter(|_| names.len() == 1)
+}
+
 pub(super) fn cluster_name(facts: &Facts) -> Result<Outcome, Outcome> {
     let objects = of_this_cluster(facts)?;
     let names: BTreeSet<_> = objects.iter().filter_map(|object| label(object, labels::CLUSTER)).collect();
     let names: Vec<_> = names.into_iter().collect();
     Ok(match names[..] {
         [] => Outcome::green("there is no load balancer yet: any name will do"),
+        [name] if is_unnamed(Some(name)) => Outcome::amber(
+            format!("{name}, the name of every guest cluster that was given none: two of them delete each other's objects"),
+            match name_of_machines(facts) {
+                Some(own) => format!(
+                    "set global.cattle.clusterName to {own}, the name on the VirtualMachines of the Nodes: the objects of Services \
+                     that are there are taken over"
+                ),
+                None => "set global.cattle.clusterName to a name that no other guest cluster has: the objects of Services that \
+                         are there are taken over"
+                    .to_owned(),
+            },
+        ),
         [name] => Outcome::green(format!(
-            "{name}: set it as global.cattle.clusterName, because another one makes new load balancers"
+            "{name}: set it as global.cattle.clusterName; under another one the Go program makes new load balancers"
         )),
         _ => Outcome::red(
             format!("the load balancers of this cluster's Services carry the names {}", some(&names)),

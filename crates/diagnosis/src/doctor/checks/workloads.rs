@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{
     super::{
-        Outcome,
+        Outcome, Verdict,
         facts::{Facts, Failed, Trouble},
         read,
     },
@@ -56,7 +56,49 @@ pub(super) fn leader(facts: &Facts, path: &str, program: &str) -> Result<Outcome
 }
 
 pub(super) fn ccm(facts: &Facts) -> Result<Outcome, Outcome> {
-    leader(facts, read::CCM_LEASE, "the cloud controller manager")
+    let leads = leader(facts, read::CCM_LEASE, "the cloud controller manager")?;
+    // it leads by a Role of its namespace
+    Ok(match unbound(facts) {
+        Some(account) if leads.verdict == Verdict::Green => Outcome::red(
+            format!(
+                "{}, and no ClusterRoleBinding gives its ServiceAccount {account} a right",
+                leads.sentence
+            ),
+            "make it anew by `helm upgrade` of the release, or from the manifest that it came from",
+        ),
+        _ => leads,
+    })
+}
+
+/// The ServiceAccount of a cloud provider that may do nothing outside of namespaces.
+fn unbound(facts: &Facts) -> Option<String> {
+    let bindings = items(&facts.guest, read::BINDINGS).ok()?;
+    let providers = running(facts).ok()?.filter(|workload| is_provider(workload));
+    let mut accounts = providers.filter_map(|workload| {
+        let account = workload["spec"]["template"]["spec"]["serviceAccountName"].as_str()?;
+        Some((text(workload, "/metadata/namespace"), account))
+    });
+    let unbound =
+        accounts.find(|(namespace, name)| !bindings.iter().any(|binding| is_for(binding, namespace, name)));
+    unbound.map(|(namespace, name)| format!("{namespace}/{name}"))
+}
+
+/// Whether the binding is for the ServiceAccount: as such, as a user, or by a group that it is in. What Kubernetes' own bindings
+/// give to everybody is not meant.
+fn is_for(binding: &Value, namespace: &str, account: &str) -> bool {
+    let is_of_kubernetes = text(binding, "/roleRef/name").starts_with("system:");
+    members(&binding["subjects"]).iter().any(|subject| {
+        let name = text(subject, "/name");
+        match text(subject, "/kind") {
+            "ServiceAccount" => name == account && text(subject, "/namespace") == namespace,
+            "User" => name == format!("system:serviceaccount:{namespace}:{account}"),
+            "Group" => {
+                name == format!("system:serviceaccounts:{namespace}")
+                    || !is_of_kubernetes && ["system:serviceaccounts", "system:authenticated"].contains(&name)
+            }
+            _ => false,
+        }
+    })
 }
 
 /// Those that no user of one namespace can have made: in kube-system, or with a ServiceAccount that has rights in the whole

@@ -1,4 +1,4 @@
-//! Provider IDs of Nodes: which of them are wrong, and what helps.
+//! Nodes with a wrong provider ID, and Services that wait: what is told, and what helps.
 
 use rstest::rstest;
 use serde_json::json;
@@ -85,4 +85,35 @@ fn of_nodes_that_all_have_the_provider_id_of_a_former_machine_both_reasons_are_t
     let findings = decide(&facts, Occasion::Daily);
     let mend = findings.iter().find(|finding| finding.id == "machines").unwrap().mend.as_ref().unwrap();
     assert!(mend.contains("another cluster's") && mend.contains("delete blue-1 and restart"), "{mend}");
+}
+
+#[rstest]
+#[case::for_two_minutes("11:58:00", json!({}), json!({}), true)]
+#[case::for_a_moment("11:59:30", json!({}), json!({}), false)]
+#[case::on_its_way_out("11:58:00", json!({"deletionTimestamp": "2026-11-23T11:59:00Z"}), json!({}), false)]
+#[case::of_others("11:58:00", json!({}), json!({"loadBalancerClass": "metallb"}), false)]
+fn a_service_that_waits_for_its_address_is_told_with_the_command_that_says_why(
+    #[case] made: &str,
+    #[case] metadata: serde_json::Value,
+    #[case] spec: serde_json::Value,
+    #[case] is_told: bool,
+) {
+    let mut facts = healthy();
+    change(&mut facts.guest, read::SERVICES, |all| {
+        let mut service = json!({"metadata": {"namespace": "shop", "name": "new",
+            "creationTimestamp": format!("2026-11-23T{made}Z")}, "spec": {"type": "LoadBalancer"}});
+        for (field, more) in [("metadata", metadata), ("spec", spec)] {
+            service[field].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        }
+        all["items"].as_array_mut().unwrap().push(service);
+    });
+    let findings = decide(&facts, Occasion::Daily).into_iter();
+    let told: Vec<_> = findings.filter(|finding| finding.verdict != Verdict::Green).collect();
+    assert_eq!(told.len(), usize::from(is_told), "{told:#?}");
+    for finding in told {
+        assert_eq!((finding.id, finding.verdict), ("service-addresses", Verdict::Amber));
+        assert!(
+            finding.mend.unwrap().starts_with("`harvester-cloud-provider explain service shop/new` says why")
+        );
+    }
 }

@@ -54,6 +54,27 @@ fn before_an_upgrade_the_check_of_what_is_not_ready_says_so(
     );
 }
 
+/// The Go program has this name where its chart was given none, as two clusters may have it.
+#[rstest]
+#[case::of_the_machines("blue", "set global.cattle.clusterName to blue,")]
+#[case::that_nobody_knows("", "set global.cattle.clusterName to a name that no other guest cluster has")]
+fn before_an_upgrade_a_cluster_without_a_name_is_to_get_one(#[case] label: &str, #[case] expected: &str) {
+    let mut facts = healthy();
+    change(&mut facts.harvester, &read::balancers("team-a"), |all| {
+        all["items"][0]["metadata"]["labels"]["cloudprovider.harvesterhci.io/cluster"] = json!("kubernetes");
+    });
+    change(&mut facts.harvester, &read::machines("team-a"), |all| {
+        all["items"][0]["metadata"]["labels"]["guestcluster.harvesterhci.io/name"] = json!(label);
+    });
+    let findings = decide(&facts, Occasion::BeforeUpgrade).into_iter();
+    let told: Vec<_> = findings.filter(|finding| finding.verdict != Verdict::Green).collect();
+    assert!(
+        matches!(&told[..], [one] if (one.id, one.verdict) == ("cluster-name", Verdict::Amber)),
+        "{told:#?}"
+    );
+    assert!(told[0].mend.as_ref().unwrap().starts_with(expected), "{told:#?}");
+}
+
 #[rstest]
 #[case::data_path("way-back-data-path", Verdict::Amber, "team-a/blue-web", |facts: &mut Facts| {
     change(&mut facts.harvester, &read::balancers("team-a"), |all| all["items"][0]["spec"]["workloadType"] = json!("vm"));

@@ -82,7 +82,8 @@ fn a_tenants_image_of_the_name_of_kube_vip_does_not_hide_that_the_real_one_is_do
         });
         add(facts, read::DAEMON_SETS, tenants(workload("kube-vip", "x/kube-vip:1", &json!([]))));
     });
-    assert_eq!(hidden, [("kube-vip", Verdict::Red), ("dhcp", Verdict::NotAsked)]);
+    let waiting = ["dhcp", "service-addresses"].map(|id| (id, Verdict::NotAsked));
+    assert_eq!(hidden, [("kube-vip", Verdict::Red), waiting[0], waiting[1]]);
 }
 
 #[test]
@@ -183,6 +184,31 @@ fn whoever_may_not_read_the_version_and_may_list_load_balancers_is_logged_in() {
         answers(&mut facts.harvester, read::VERSION, Err(failed(Trouble::Forbidden, "forbidden")));
     });
     assert_eq!(told, []);
+}
+
+/// Its Lease is of a Role in its namespace, so that it leads all the same.
+#[rstest]
+#[case::by_itself(json!({"kind": "ServiceAccount", "namespace": "kube-system", "name": "provider"}), "any", &[])]
+#[case::as_a_user(json!({"kind": "User", "name": "system:serviceaccount:kube-system:provider"}), "any", &[])]
+#[case::of_its_namespace(json!({"kind": "Group", "name": "system:serviceaccounts:kube-system"}), "any", &[])]
+#[case::of_all(json!({"kind": "Group", "name": "system:serviceaccounts"}), "cluster-admin", &[])]
+#[case::of_another_namespace(json!({"kind": "ServiceAccount", "namespace": "team", "name": "provider"}), "any",
+    &[("ccm", Verdict::Red), ("service-addresses", Verdict::NotAsked)])]
+#[case::what_everybody_may(json!({"kind": "Group", "name": "system:authenticated"}), "system:discovery",
+    &[("ccm", Verdict::Red), ("service-addresses", Verdict::NotAsked)])]
+fn a_cloud_provider_that_leads_and_may_do_nothing_in_the_guest_cluster_is_red(
+    #[case] subject: Value,
+    #[case] role: &str,
+    #[case] expected: &[(&str, Verdict)],
+) {
+    let told = told(|facts| {
+        change(&mut facts.guest, read::DEPLOYMENTS, |all| {
+            all["items"][0]["spec"]["template"]["spec"]["serviceAccountName"] = json!("provider");
+        });
+        let binding = json!({"roleRef": {"name": role}, "subjects": [subject]});
+        answers(&mut facts.guest, read::BINDINGS, list(&json!([binding])));
+    });
+    assert_eq!(told, expected);
 }
 
 /// K3s makes it where `disable: [servicelb]` was forgotten, also with `disable-cloud-controller: true`.

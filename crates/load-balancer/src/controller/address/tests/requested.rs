@@ -102,7 +102,6 @@ fn a_named_pool_gives_the_requested_address_or_nobody_does() {
 #[case::a_gateway("10.0.1.1", &[], "AddressNotInPool")]
 #[case::a_network("10.0.1.0", &[], "AddressNotInPool")]
 #[case::a_broadcast("10.0.1.255", &[], "AddressNotInPool")]
-#[case::the_address_of_dhcp("0.0.0.0", &[], "AddressNotInPool")]
 #[case::taken("10.0.1.9", &[("10.0.1.9", "shop/api")], "AddressInUse")]
 // which of the pools of others has it, and for whom, is nobody's business
 #[case::taken_in_a_pool_that_is_not_for_it("10.0.3.9", &[("10.0.3.9", "lab/db")], "AddressNotInPool")]

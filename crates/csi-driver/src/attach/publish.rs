@@ -39,13 +39,15 @@ pub const TRIES: usize = 50;
 struct Course {
     is_fresh: bool,
     /// The last wait heard nothing: what was seen before it may be old.
-    were_silent: bool,
+    heard_nothing: bool,
     is_alone: bool,
     has_changed_way: bool,
     tries: usize,
     added: Added,
     /// The version of the machine with the disk, as the host answered this call.
     written: String,
+    /// The volume is none of the Go driver's.
+    is_ours: bool,
     /// When the annotation was written that this call added the disk by.
     annotated: Option<Instant>,
     /// The version of the machine for which the host refused a write, and why.
@@ -125,7 +127,8 @@ impl Session<'_> {
             } else {
                 turns.beside_others(machine).await
             };
-            let seen = self.see_again(machine, course.is_fresh, course.were_silent).await?;
+            let seen = self.see_again(machine, course.is_fresh, course.heard_nothing).await?;
+            course.is_ours = seen.claim.as_deref().is_some_and(|claim| VolumeRecord::of(claim).is_some());
             if let Some((ownership, leaving)) = seen.recorded().leaving() {
                 drop(turn);
                 self.finish(ownership, leaving).await?;
@@ -152,14 +155,14 @@ impl Session<'_> {
                     let volume = self.volume.as_str();
                     let disk = hotplug::disk(seen.vm.as_deref(), seen.vmi.as_deref(), volume);
                     self.attacher.pace.came(machine, volume, disk == Disk::Ready);
-                    return self.alone_in(machine, course.added, &course.written).await;
+                    return self.alone_in(machine, course.added, &course.written, course.is_ours).await;
                 }
                 Next::Wait(until) => {
                     drop(turn);
-                    course.were_silent = match until {
+                    course.heard_nothing = match until {
                         Some(_) => self.change(&changes, until).await,
                         None => {
-                            let has_read = seen.is_fresh || course.were_silent;
+                            let has_read = seen.is_fresh || course.heard_nothing;
                             self.change_in_patience(&changes, None, has_read).await?
                         }
                     };
@@ -202,7 +205,7 @@ impl Session<'_> {
             match self.until_ready(machine, vm, &mut course, &changes).await? {
                 // nobody gives a disk back so early
                 Ready::Yes if course.annotated.is_some_and(|begun| begun.elapsed() < UNMOUNTED_FOR) => {
-                    return self.alone_in(machine, course.added, &course.written).await;
+                    return self.alone_in(machine, course.added, &course.written, course.is_ours).await;
                 }
                 // the annotation is read now that the disk is there: somebody may be about to take it out
                 Ready::Yes => continue,
@@ -325,9 +328,9 @@ impl Session<'_> {
         course: &mut Course,
         changes: &Changes,
     ) -> Result<Ready, Refusal> {
-        let mut were_silent = false;
+        let mut heard_nothing = false;
         loop {
-            let read = if were_silent { self.read_past_watches(machine).await } else { None };
+            let read = if heard_nothing { self.read_past_watches(machine).await } else { None };
             let watched = match self.call.machines().await {
                 Some(machines) => machines.get(&self.call.key(machine)),
                 None => Some(vm.clone()),
@@ -374,7 +377,7 @@ impl Session<'_> {
             match self.follow(&mut course.following, watched, vmi).await? {
                 Followed::Wait(until) => {
                     let until = until.into_iter().chain(leaves_at).min();
-                    were_silent = self.change_in_patience(changes, until, were_silent).await?;
+                    heard_nothing = self.change_in_patience(changes, until, heard_nothing).await?;
                 }
                 Followed::Healed => return Ok(Ready::Again),
                 Followed::Refused { version, why } => return Ok(Ready::Refused { version, why }),

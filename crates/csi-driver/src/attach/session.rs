@@ -16,7 +16,7 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 use tokio::{
     sync::{OnceCell, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock},
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use super::{
@@ -137,17 +137,17 @@ impl<'a> Session<'a> {
         Ok(Seen { claim, vm, vmi, is_fresh })
     }
 
-    /// [`Session::see`]; after a wait in which the watches were silent all is read, or what they say counts where the host
-    /// does not answer.
+    /// [`Session::see`]; after a wait in which no watch told of a change all is read, or what they say counts where the host
+    /// does not answer soon: others wait for this machine meanwhile.
     pub(super) async fn see_again(
         &self,
         machine: &str,
         is_fresh: bool,
-        were_silent: bool,
+        heard_nothing: bool,
     ) -> Result<Seen, Refusal> {
-        if were_silent
+        if heard_nothing
             && !is_fresh
-            && let Ok(seen) = self.see(machine, true).await
+            && let Ok(Ok(seen)) = timeout(LOOK_AGAIN, self.see(machine, true)).await
         {
             return Ok(seen);
         }
@@ -159,7 +159,8 @@ impl<'a> Session<'a> {
         &self,
         machine: &str,
     ) -> Option<Option<Arc<VirtualMachineInstance>>> {
-        let (vm, vmi) = tokio::join!(self.read_machine(machine), self.read_instance(machine));
+        let read = async { tokio::join!(self.read_machine(machine), self.read_instance(machine)) };
+        let (vm, vmi) = timeout(LOOK_AGAIN, read).await.ok()?;
         vm.and(vmi).ok()
     }
 

@@ -55,12 +55,12 @@ impl Session<'_> {
     /// [`Session::detach`], where a part of it may be done.
     pub(super) async fn detach_by(&self, machine: &str, mut own: Own) -> Result<(), Refusal> {
         let changes = self.call.changes_of(machine).with(self.volume.as_str());
-        let (mut is_fresh, mut were_silent, mut tries, mut has_changed_way) = (false, false, 0, false);
+        let (mut is_fresh, mut heard_nothing, mut tries, mut has_changed_way) = (false, false, 0, false);
         let mut refused: Option<(String, Refusal)> = None;
         let (mut following, mut waits_since, mut has_finished) = (Following::default(), None, false);
         loop {
             let turn = self.attacher.turns.alone(machine).await;
-            let seen = self.see_again(machine, is_fresh, were_silent).await?;
+            let seen = self.see_again(machine, is_fresh, heard_nothing).await?;
             if let Some((ownership, leaving)) = seen.recorded().leaving()
                 && !std::mem::replace(&mut has_finished, true)
             {
@@ -97,8 +97,8 @@ impl Session<'_> {
                 }
                 Removed::Later(then) => {
                     drop(turn);
-                    let has_read = seen.is_fresh || were_silent;
-                    were_silent = self.change_in_patience(&changes, then, has_read).await?;
+                    let has_read = seen.is_fresh || heard_nothing;
+                    heard_nothing = self.change_in_patience(&changes, then, has_read).await?;
                     is_fresh = false;
                 }
                 Removed::Arrives(then) => {
@@ -111,8 +111,9 @@ impl Session<'_> {
                     tries = self.again(tries, machine)?;
                     self.gets_on();
                     match self.until_gone(machine, vm, &mut following, &changes).await? {
-                        // the annotation is removed from what is known: a version that is old is refused
-                        Gone::Yes => (own.has_left, is_fresh) = (true, false),
+                        // the annotation is removed from what is known: a version that is old is refused. Watches that
+                        // heard nothing of the end show the disk still
+                        Gone::Yes { is_past_watches } => (own.has_left, is_fresh) = (true, is_past_watches),
                         Gone::AddedAgain => {}
                     }
                     own.is_settled = true;
@@ -276,9 +277,10 @@ impl Session<'_> {
         following: &mut Following,
         changes: &Changes,
     ) -> Result<Gone, Refusal> {
-        let mut were_silent = false;
+        let mut heard_nothing = false;
         loop {
-            let read = if were_silent { self.read_past_watches(machine).await } else { None };
+            let read = if heard_nothing { self.read_past_watches(machine).await } else { None };
+            let is_past_watches = read.is_some();
             let written = vm.as_deref().map(plug::version).unwrap_or_default();
             let vm = match self.call.machines().await {
                 Some(machines) => machines.get(&self.call.key(machine)),
@@ -297,14 +299,14 @@ impl Session<'_> {
             }
             let progress = match &disk {
                 Disk::Removing(progress) => progress,
-                Disk::Absent => return Ok(Gone::Yes),
+                Disk::Absent => return Ok(Gone::Yes { is_past_watches }),
                 _ => return Ok(Gone::AddedAgain),
             };
             let (vm, vmi) = (vm.as_deref(), vmi.as_deref());
             self.explain("is still in", machine, progress, vm, vmi, BLOCKED_FOR).await;
             match self.follow(following, vm, vmi).await? {
                 Followed::Wait(until) => {
-                    were_silent = self.change_in_patience(changes, until, were_silent).await?;
+                    heard_nothing = self.change_in_patience(changes, until, heard_nothing).await?;
                 }
                 Followed::Healed => {}
                 Followed::Refused { .. } => return Ok(Gone::AddedAgain),
@@ -315,7 +317,8 @@ impl Session<'_> {
 
 /// What came of the wait for a disk to leave.
 enum Gone {
-    Yes,
+    /// By what was read, where the watches heard nothing of it.
+    Yes { is_past_watches: bool },
     /// It is there again: decide again.
     AddedAgain,
 }

@@ -220,11 +220,11 @@ impl Watching {
         self.machines().await.is_some_and(|machines| machines.silent_for() >= HEARD_WITHIN)
     }
 
-    /// Whether the watch of machines, where there is one, tells of this version of a machine or of what came after it.
+    /// Whether the watch of machines tells of this version of a machine or of what came after it.
     pub async fn echoes(&self, version: &str) -> bool {
         match self.machines().await {
             Some(machines) => timeout(ECHOED_WITHIN, machines.passes(version)).await.is_ok(),
-            None => true,
+            None => false,
         }
     }
 

@@ -154,6 +154,8 @@ pub(crate) struct Seen<'a> {
     pub(crate) backends: &'a Backends,
     /// The server refused to store the Service or slice that was decided before.
     pub(crate) refused: Option<&'a RefusedWrite>,
+    /// The server refuses the EndpointSlice, whatever else it refuses.
+    pub(crate) is_slice_refused: bool,
     /// Backends that left, or whose readiness was written, a short while ago: in the slice again after this time.
     pub(crate) backend_due_in: &'a BTreeMap<BackendId, Duration>,
     /// Address of the endpoint that swallows traffic while no backend is ready.
@@ -193,7 +195,18 @@ pub(crate) struct DatapathPlan {
 
 /// Decides how `seen.lb` is served.
 pub(crate) fn decide(seen: &Seen<'_>) -> DatapathPlan {
-    let Seen { lb, address, service, slice, backends, refused, backend_due_in, dummy, now: _ } = *seen;
+    let Seen {
+        lb,
+        address,
+        service,
+        slice,
+        backends,
+        refused,
+        is_slice_refused,
+        backend_due_in,
+        dummy,
+        now: _,
+    } = *seen;
     let owner = Owner::of(lb);
     let selected = &backends.selected;
     let family = seen.family();
@@ -236,6 +249,24 @@ pub(crate) fn decide(seen: &Seen<'_>) -> DatapathPlan {
         let message = format!("the {kind} was refused, correct what the server says of it: {why}");
         Explanation::new("ServiceRefused", message)
     });
+    if is_open
+        && is_slice_refused
+        && let Some(refusal) = refusal
+    {
+        // the backends of before stay in it: the Service alone can close the load balancer
+        let service_write = match refused {
+            Some(RefusedWrite { kind: "Service", .. }) => Write::Nothing,
+            _ => service::write(service, &owner, listeners, address, ranges.as_ref()),
+        };
+        return DatapathPlan {
+            slice: Write::Nothing,
+            service: service_write,
+            probes,
+            served: still_served(&owner, service, slice, refusal),
+            returns_in,
+            unwatched: true,
+        };
+    }
     if let Some(refusal) =
         refusal.or_else(|| too_many(listeners.len()).filter(|_| listeners.len() > ports(service)))
     {

@@ -5,7 +5,7 @@
 
 use harvester_api::{LoadBalancer, WorkloadType, annotations, load_balancer::MAX_SOURCE_RANGES};
 use ipam::Family;
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use k8s_openapi::api::core::v1::Service;
 use kube::{Resource as _, ResourceExt as _};
 use serde_json::Value;
@@ -77,9 +77,15 @@ pub(super) fn admits_others(
     if has == wanted.ranges {
         return false;
     }
+    let wanted = IpNet::aggregate(&wanted.ranges);
+    let is_within = |range: &IpNet| wanted.iter().any(|wanted| wanted.contains(range));
+    // kube-proxy leaves those of the other family out, and where none is left it admits everybody
+    let everybody = match family {
+        Family::V4 => IpNet::V4(Ipv4Net::default()),
+        Family::V6 => IpNet::V6(Ipv6Net::default()),
+    };
     let mut counting = has.iter().filter(|range| Family::of(range.addr()) == family).peekable();
-    let is_within = |range: &IpNet| wanted.ranges.iter().any(|wanted| wanted.contains(range));
-    counting.peek().is_none() || !counting.all(is_within)
+    if counting.peek().is_none() { !is_within(&everybody) } else { !counting.all(is_within) }
 }
 
 /// Gives the Service the ranges, or takes those away that it has from us.
@@ -197,6 +203,9 @@ mod tests {
     #[case::these("10.0.0.0/8,fd00::/8", &["10.0.0.0/8", "fd00::/8"], false)]
     #[case::within("10.0.0.0/8", &["10.1.0.0/16", "10.2.0.9/16"], false)]
     #[case::everybody("10.0.0.0/8", &[], true)]
+    #[case::everybody_is_wanted("0.0.0.0/0", &[], false)]
+    #[case::everybody_in_two_halves("0.0.0.0/1,128.0.0.0/1", &[], false)]
+    #[case::in_two_parts("10.0.0.0/9,10.128.0.0/9", &["10.0.0.0/8"], false)]
     #[case::more("10.0.0.0/9", &["10.0.0.0/8"], true)]
     #[case::others_too("10.0.0.0/8", &["10.0.0.0/8", "192.0.2.0/24"], true)]
     // kube-proxy leaves them out

@@ -46,7 +46,9 @@ pub(super) fn serve(
         service: seen.service.as_deref(),
         slice: seen.slice.as_deref(),
         backends: &seen.backends,
-        refused: seen.refused_writes.first(),
+        // of two the one that hinders the other's way out is told
+        refused: refusal_of(seen, "Service").or(seen.refused_writes.first()),
+        is_slice_refused: refusal_of(seen, "EndpointSlice").is_some(),
         backend_due_in: &seen.backend_due_in,
         dummy: seen.dummy_endpoint,
         now: &seen.now,
@@ -63,7 +65,7 @@ pub(super) fn serve(
     if let Some(later) = returns_in {
         plan.look_again(later);
     }
-    // the server may refuse a slice without backends as well
+    // the server may refuse a slice without backends as well; then those of before stay in it
     let slice = if refusal_of(seen, "EndpointSlice").is_some() { Write::Nothing } else { slice };
     let slice = pace(seen, slice);
     let is_held_back = slice.is_err();

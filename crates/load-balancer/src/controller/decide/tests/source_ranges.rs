@@ -115,9 +115,14 @@ fn no_backend_gets_traffic_while_the_server_refuses_ranges_that_the_service_does
     assert_eq!(steps(&seen), ["write service"], "nobody is added before it is stored");
     let closing = Seen { refused_writes: refused(&["Service"]), ..seen.clone() };
     assert_eq!((steps(&closing), slice_written(&closing)), (vec!["write slice".to_owned()], vec![]));
-    for kinds in [&["EndpointSlice"][..], &["Service", "EndpointSlice"]] {
-        let stuck = Seen { refused_writes: refused(kinds), ..seen.clone() };
+    let slice_refused = Seen { refused_writes: refused(&["EndpointSlice"]), ..seen.clone() };
+    assert_eq!(steps(&slice_refused), ["write service"], "it alone closes the load balancer");
+    for kinds in [["Service", "EndpointSlice"], ["EndpointSlice", "Service"]] {
+        let stuck = Seen { refused_writes: refused(&kinds), ..seen.clone() };
         assert_eq!(steps(&stuck), ["write object"], "neither is sent again");
+        let status = written(&stuck);
+        let message = status["conditions"][0]["message"].as_str().unwrap();
+        assert!(!message.contains("no backends"), "those of before are there: {message}");
     }
 
     let closed = Seen { slice: slice("u1"), ..seen };

@@ -107,7 +107,12 @@ pub const FLAGS: Table = Table {
         Flag::value("kube-api-qps", "NUMBER", "requests per second to each cluster").default("500"),
         Flag::value("kube-api-burst", "NUMBER", "requests at once to each cluster").default("1000"),
         Flag::value("secure-port", "PORT", "HTTPS port of health and metrics, 0 for none").default("10258"),
-        Flag::value("bind-address", "ADDRESS", "address of health and metrics").default("0.0.0.0"),
+        Flag::value(
+            "bind-address",
+            "ADDRESS",
+            "address of health and metrics; 0.0.0.0 and :: are all addresses of both families",
+        )
+        .default("0.0.0.0"),
         Flag::value(
             "metrics-bind-address",
             "ADDRESS:PORT",

@@ -240,9 +240,10 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     let wanted = datapath.map(|datapath| Wanted { made_for, config, requested: asked, datapath });
     let kube_vip_sentence = events::kube_vip_sentence(config, path, object.is_some());
     let forbidden = !faults.is_empty() && object.is_none();
-    // nothing in Harvester holds the address that the Service was given, and no object will
-    let is_gone =
-        forbidden && matches!(seen.load_balancer, Found::Absent) && settled_datapath(seen) == Some(path);
+    let is_gone = forbidden
+        && matches!(seen.load_balancer, Found::Absent)
+        && settled_datapath(seen) == Some(path)
+        && handover::is_for_good(service, &faults);
     let taken_back = taken_back || is_gone;
     if forbidden {
         // an Event about a load balancer that does not exist is no news

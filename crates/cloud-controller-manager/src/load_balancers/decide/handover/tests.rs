@@ -99,6 +99,27 @@ fn an_address_whose_object_is_gone_goes_where_a_fault_keeps_another_object_from_
     assert_ne!(unlisted.view.publish, Publish::Withdrawn);
 }
 
+#[rstest]
+#[case::a_lease(json!({ASKED: DHCP_ADDRESS, GIVEN: DHCP_ADDRESS, annotations::IPAM: "static"}), false)]
+// the list may be of another server
+#[case::no_machine_is_known(json!({annotations::RECORDED_DATA_PATH: "host"}), true)]
+fn an_address_that_no_object_gave_or_that_an_unseen_one_may_hold_stays_published(
+    #[case] there: serde_json::Value,
+    #[case] are_machines_unknown: bool,
+) {
+    let mut had = service(&there, &json!({}));
+    had.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+    had.status = serde_json::from_value(json!({"loadBalancer": {"ingress": [{"ip": "10.0.0.9"}]}})).unwrap();
+    let decision = decided(&had, None, |seen| {
+        if are_machines_unknown {
+            seen.backends.as_mut().unwrap().eligible.clear();
+        }
+    });
+    assert_eq!(decision.write, None);
+    assert_ne!(decision.view.publish, Publish::Withdrawn);
+    assert_eq!(decision.view.annotations.get(ASKED), None);
+}
+
 #[test]
 fn a_lease_remembers_no_former_address() {
     let object = object("cluster", &json!({"allocatedAddress": {"ip": DHCP_ADDRESS}}));

@@ -34,7 +34,7 @@ pub(crate) async fn with_token_in_use(
     Ok(in_use(given?, guest, &*connect).await)
 }
 
-/// For a decision that asks nobody, and in place of a client that cannot be made.
+/// For a decision that asks nobody.
 pub(crate) fn nobody() -> Client {
     let service = tower::service_fn(|_: Request<Body>| async {
         Err::<http::Response<Body>, _>(BoxError::from("a decision sends no request"))

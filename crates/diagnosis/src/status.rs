@@ -17,7 +17,7 @@ use crate::{
     json::{self, annotation, condition, is_deleted, is_true, key, members, name, text, uid},
     screen::cut,
     screen::{Colour, table},
-    whose::{machine_uid, service_of},
+    whose::{machine_of, service_of},
 };
 
 /// So many lines of a table are shown; JSON has all.
@@ -156,9 +156,7 @@ fn service(service: &Value, balancers: &[Value]) -> ServiceRow {
 }
 
 fn node(node: &Value, machines: &[Value]) -> NodeRow {
-    let machine_uid = machine_uid(node);
-    let is_its = |machine: &&Value| !machine_uid.is_empty() && uid(machine) == machine_uid;
-    let machine = machines.iter().find(is_its);
+    let machine = machine_of(node, machines);
     NodeRow {
         is_ready: is_true(node, "Ready"),
         name: cut(name(node)),

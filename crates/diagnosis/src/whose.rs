@@ -11,9 +11,17 @@ use serde_json::Value;
 
 use crate::json::{annotation, is_true, key, label, members, name, text, uid};
 
-/// The UID of the Node's VirtualMachine; empty where it has none.
-pub(crate) fn machine_uid(node: &Value) -> &str {
+/// What the Node's provider ID says of its VirtualMachine: the UID, or the name, as some tools write it. Empty where it says none.
+pub(crate) fn machine_id(node: &Value) -> &str {
     text(node, "/spec/providerID").strip_prefix(names::PROVIDER_ID_PREFIX).unwrap_or_default()
+}
+
+/// The VirtualMachine that the Node's provider ID names. A name proves nothing about whose the machine is, because another cluster
+/// may have one of that name; a UID does.
+pub(crate) fn machine_of<'a>(node: &Value, machines: &'a [Value]) -> Option<&'a Value> {
+    let id = Some(machine_id(node)).filter(|id| !id.is_empty())?;
+    let of = |field: fn(&Value) -> &str| machines.iter().find(|machine| field(machine) == id);
+    of(uid).or_else(|| of(name))
 }
 
 /// Whether nobody chose the name, so that it says nothing.
@@ -51,7 +59,7 @@ pub(crate) struct Machines<'a> {
     others: Vec<&'a Value>,
     /// Those of the others that a Node names: it is not ready or runs elsewhere, as the original's in a restored cluster.
     lost: Vec<&'a Value>,
-    /// There are Nodes that name a machine, and none of these is there.
+    /// There are Nodes that name a machine, and none of these is there by its UID.
     pub(crate) are_elsewhere: bool,
 }
 
@@ -75,7 +83,7 @@ impl<'a> Machines<'a> {
             [one] if !is_unnamed(Some(one)) => Some(one),
             _ => None,
         };
-        let named: BTreeSet<_> = nodes.iter().map(machine_uid).filter(|uid| !uid.is_empty()).collect();
+        let named: BTreeSet<_> = nodes.iter().map(machine_id).filter(|uid| !uid.is_empty()).collect();
         let are_elsewhere = !named.is_empty() && !machines.iter().any(|machine| named.contains(uid(machine)));
         let lost = others.iter().copied().filter(|machine| named.contains(uid(machine))).collect();
         let cluster = kubernetes.filter(|uid| !uid.is_empty());
@@ -152,7 +160,7 @@ impl<'a> Machines<'a> {
 
 /// Whether the machine is the Node's, and the Node one of a cluster that lives.
 fn proves(node: &Value, machine: &Value, instance: Option<&Value>) -> bool {
-    machine_uid(node) == uid(machine)
+    machine_id(node) == uid(machine)
         && !uid(machine).is_empty()
         && is_true(node, "Ready")
         && runs_in(node, instance)

@@ -127,7 +127,12 @@ pub const CHECKS: &[Check] = &[
     ),
     check("pools", "some IPPool has free addresses", &["load-balancer-crds"], pools),
     check("ccm", "somebody leads the cloud controller managers", GUEST, ccm),
-    check("one-provider", "one cloud provider and one CSI driver run", GUEST, one_provider),
+    check(
+        "one-provider",
+        "one cloud provider and one CSI driver run, and nothing else gives Services addresses",
+        GUEST,
+        one_provider,
+    ),
     check("nodes", "every Node is known to be a machine of Harvester", GUEST, nodes),
     check(
         "machines",
@@ -136,7 +141,12 @@ pub const CHECKS: &[Check] = &[
         machines,
     ),
     check("guest-agents", "the guest agent of every Node's machine is connected", &["machines"], agents),
-    check("kube-vip", "kube-vip runs in the guest cluster, where Services need it", GUEST, kube_vip),
+    check(
+        "kube-vip",
+        "kube-vip runs in the guest cluster, where Services need it, and one alone announces them",
+        GUEST,
+        kube_vip,
+    ),
     check(
         "tunnel-address",
         "no network plugin took a Service's address for its tunnels",

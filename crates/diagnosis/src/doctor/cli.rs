@@ -11,13 +11,9 @@ use program::{
 };
 use serde_json::{Value, json};
 
-use super::{
-    CHECKS, Finding, Occasion, Verdict, decide,
-    facts::{Failed, Trouble},
-    read, render,
-};
+use super::{CHECKS, Finding, Occasion, Verdict, decide, read, render};
 use crate::{
-    access::{nobody, with_token_in_use},
+    access::with_token_in_use,
     flags::{CLOUD_CONFIG, GUEST, OUTPUT, PROGRAM, is_json, refuse},
     screen::Colour,
     shell::shell_word,
@@ -81,21 +77,16 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let outcome = program::run(|process| async move {
         let settings =
             cloud_config::Options::named(&format!("{PROGRAM}/{} doctor", env!("CARGO_PKG_VERSION")));
-        let guest = cloud_config::local(&Local { kubeconfig, master: None }, &settings);
-        let unopened = guest.as_ref().err().map(ToString::to_string);
-        let guest = guest.unwrap_or_else(|_| nobody());
+        let guest = cloud_config::local(&Local { kubeconfig, master: None }, &settings)
+            .map_err(|error| error.to_string());
         let config = cloud_config::find(cloud_config.as_deref()).and_then(|file| CloudConfig::read(&file));
         let now = process.clock.now();
         let read = async {
-            let opened = unopened.clone().map_or(Ok(&guest), Err);
-            let used = with_token_in_use(config, opened, &settings).await;
-            read::read(&guest, used.as_ref().map_err(ToString::to_string), &settings, now).await
+            let opened = || guest.as_ref().map_err(String::clone);
+            let used = with_token_in_use(config, opened(), &settings).await;
+            read::read(opened(), used.as_ref().map_err(ToString::to_string), &settings, now).await
         };
         let mut facts = program::progress("reading both clusters", Box::pin(read)).await;
-        if let Some(why) = unopened {
-            let unread = Failed { trouble: Trouble::NoAnswer, why };
-            facts.guest.answers.values_mut().for_each(|answer| *answer = Err(unread.clone()));
-        }
         if let Some(file) = rancher {
             facts.rancher = Some(match CloudConfig::read(&file) {
                 Ok(credential) => read::read_rancher(&credential, &settings).await,

@@ -113,8 +113,16 @@ pub fn rights(namespace: &str) -> Vec<Asked> {
     of_provider.chain(of_host).collect()
 }
 
-/// Reads everything. `used`: the cloud-config, or why there is none.
-pub async fn read(guest: &Client, used: Result<&InUse, String>, settings: &Options, now: Timestamp) -> Facts {
+/// The guest cluster, or what every question to it is answered with where it could not be opened.
+type Guest<'a> = Result<&'a Client, &'a Failed>;
+
+/// Reads everything. `guest`: its client, or why there is none. `used`: the cloud-config, or why there is none.
+pub async fn read(
+    guest: Result<&Client, String>,
+    used: Result<&InUse, String>,
+    settings: &Options,
+    now: Timestamp,
+) -> Facts {
     let opened = used.and_then(|used| {
         let connection = Connection::open(&used.config, settings).map_err(|error| error.to_string())?;
         Ok((used, connection.client()))
@@ -136,7 +144,8 @@ pub async fn read(guest: &Client, used: Result<&InUse, String>, settings: &Optio
         }
         Err(why) => (Err(why), None),
     };
-    read_with(guest, config, harvester, now).await
+    let guest = guest.map_err(|why| Failed { trouble: Trouble::NoAnswer, why });
+    read_from(guest.as_ref().copied(), config, harvester, now).await
 }
 
 /// Rancher's cloud credential: when it ends, and whether it counts.
@@ -152,19 +161,28 @@ pub async fn read_rancher(credential: &CloudConfig, settings: &Options) -> Resul
     Ok(Rancher { server: credential.server(), expiry, answer })
 }
 
-/// As [`read`], with a client for Harvester that somebody made.
+/// As [`read`], with clients that somebody made.
 pub async fn read_with(
     guest: &Client,
     config: Result<Config, String>,
     harvester: Option<Client>,
     now: Timestamp,
 ) -> Facts {
+    read_from(Ok(guest), config, harvester, now).await
+}
+
+async fn read_from(
+    guest: Guest<'_>,
+    config: Result<Config, String>,
+    harvester: Option<Client>,
+    now: Timestamp,
+) -> Facts {
     let (Ok(found), Some(client)) = (&config, harvester) else {
         let trial = Err(Failed { trouble: Trouble::NoAnswer, why: String::new() });
-        let guest_time = time_of(guest).await;
+        let guest_time = time_of_guest(guest).await;
         return Facts {
             now,
-            guest: cluster(guest, of_guest()).await,
+            guest: guest_cluster(guest).await,
             config,
             rancher: None,
             harvester: Cluster::default(),
@@ -176,7 +194,7 @@ pub async fn read_with(
     };
     let namespace = &found.namespace;
     // before the long lists: they are compared with `now`
-    let (guest_time, harvester_time) = join!(time_of(guest), time_of(&client));
+    let (guest_time, harvester_time) = join!(time_of_guest(guest), time_of(&client));
     if harvester_time.is_none()
         && let Err(unreached) = get(&client, VERSION).await
         && matches!(unreached.trouble, Trouble::NoAnswer | Trouble::Certificate)
@@ -185,7 +203,7 @@ pub async fn read_with(
         let answers = of_harvester(namespace).into_iter().map(|path| (path, Err(unreached.clone())));
         return Facts {
             now,
-            guest: cluster(guest, of_guest()).await,
+            guest: guest_cluster(guest).await,
             rights: rights(namespace),
             config,
             rancher: None,
@@ -206,13 +224,24 @@ pub async fn read_with(
 
 /// Harvester is read before the guest cluster: the Service of each load balancer in the list was made before the Services
 /// are read.
-async fn both(guest: &Client, harvester: &Client, namespace: &str) -> (Cluster, Cluster) {
+async fn both(guest: Guest<'_>, harvester: &Client, namespace: &str) -> (Cluster, Cluster) {
     let harvester = cluster(harvester, of_harvester(namespace)).await;
-    (cluster(guest, of_guest()).await, harvester)
+    (guest_cluster(guest).await, harvester)
 }
 
-fn of_guest() -> Vec<String> {
-    OF_GUEST.map(str::to_owned).to_vec()
+async fn guest_cluster(guest: Guest<'_>) -> Cluster {
+    let paths = OF_GUEST.map(str::to_owned);
+    match guest {
+        Ok(client) => cluster(client, Vec::from(paths)).await,
+        Err(unopened) => {
+            let answers = paths.into_iter().map(|path| (path, Err(unopened.clone())));
+            Cluster { answers: answers.collect() }
+        }
+    }
+}
+
+async fn time_of_guest(guest: Guest<'_>) -> Option<Timestamp> {
+    time_of(guest.ok()?).await
 }
 
 fn of_harvester(namespace: &str) -> Vec<String> {
@@ -236,11 +265,11 @@ pub(crate) async fn again(guest: &Client, harvester: Option<&Client>, facts: &mu
     match (&facts.config, harvester) {
         (Ok(config), Some(client)) => {
             (facts.guest_time, facts.harvester_time) = join!(time_of(guest), time_of(client));
-            (facts.guest, facts.harvester) = both(guest, client, &config.namespace).await;
+            (facts.guest, facts.harvester) = both(Ok(guest), client, &config.namespace).await;
         }
         _ => {
             facts.guest_time = time_of(guest).await;
-            facts.guest = cluster(guest, of_guest()).await;
+            facts.guest = guest_cluster(Ok(guest)).await;
         }
     }
 }

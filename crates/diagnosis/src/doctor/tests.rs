@@ -80,7 +80,7 @@ pub(crate) fn healthy() -> Facts {
         (
             read::DAEMON_SETS,
             list(&json!([
-                workload("kube-vip", "rancher/kube-vip-iptables:v1.2.3", &json!([])),
+                workload("kube-vip", "rancher/kube-vip-iptables:v1.2.3", &json!(["manager", "--services"])),
                 workload("harvester-csi-driver", "r/harvester-cloud-provider:1", &json!(["csi-driver"])),
             ])),
         ),

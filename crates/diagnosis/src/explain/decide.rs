@@ -139,7 +139,9 @@ fn held(read: &Read) -> Option<String> {
     let is_held = object.finalizers().iter().any(|finalizer| finalizer == finalizers::LOAD_BALANCER);
     is_held.then(|| {
         let key = &read.dry_run.key;
-        format!("the load balancer in Harvester takes its finalizer off LoadBalancer {key}; is it running?")
+        format!(
+            "the load balancer in Harvester takes its finalizer off LoadBalancer {key}, which it does within seconds where it runs"
+        )
     })
 }
 

@@ -96,8 +96,10 @@ pub(crate) fn headline(seen: &Seen<'_>) -> (State, String) {
                 return said(State::Served, format!("is served at {list}{shared}, on the data path {path}"));
             }
             let words = format!("has the address {list}, which its status does not show yet");
-            let unbacked = unbacked.map(str::to_owned);
-            said(State::Waiting, with(&words, unbacked.or_else(overdue).or_else(until)))
+            // an address that is overdue may have another reason than the missing Pod
+            let why: Vec<_> = overdue().into_iter().chain(unbacked.map(str::to_owned)).collect();
+            let why = (!why.is_empty()).then(|| why.join("; "));
+            said(State::Waiting, with(&words, why.or_else(until)))
         }
         LoadBalancerState::Absent => match (&dry_run.sharing, &dry_run.object) {
             (Sharing::Waits { why, .. }, _) => said(State::Waiting, format!("waits: {why}")),

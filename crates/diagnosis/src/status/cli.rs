@@ -69,7 +69,7 @@ async fn run(
     let now = process.clock.now();
     let read = async {
         let used = with_token_in_use(config, Ok(&guest), &settings).await;
-        let facts = read::read(&guest, used.as_ref().map_err(ToString::to_string), &settings, now).await;
+        let facts = read::read(Ok(&guest), used.as_ref().map_err(ToString::to_string), &settings, now).await;
         (used, facts)
     };
     let (used, mut facts) = program::progress("reading both clusters", Box::pin(read)).await;

@@ -52,6 +52,14 @@ fn a_service_without_address_stands_first_with_the_sentence_of_its_load_balancer
 }
 
 #[test]
+fn a_node_whose_provider_id_is_its_machines_name_is_shown_with_the_machine() {
+    let mut facts = healthy();
+    facts.guest.answers.get_mut(read::NODES).unwrap().as_mut().unwrap()["items"][0]["spec"]["providerID"] =
+        json!("harvester://blue-1");
+    assert_eq!(decide(&facts).nodes[0].machine.as_deref(), Some("blue-1"));
+}
+
+#[test]
 fn what_is_red_is_told_with_its_next_step_and_what_cannot_be_read_is_named() {
     let mut facts = healthy();
     let failed = Failed { trouble: Trouble::Forbidden, why: "ippools is forbidden".to_owned() };

@@ -51,6 +51,16 @@ fn an_object_is_ours_by_the_uid_on_it_else_by_the_name_of_our_machines(
     assert_eq!(whose(&balancer(cluster, uid), &nodes, &machines, &[]), expected);
 }
 
+/// Another cluster may have a machine of that name.
+#[test]
+fn a_node_whose_provider_id_is_a_machines_name_proves_nothing() {
+    let mut by_name = node("n1", "True", "");
+    by_name["spec"]["providerID"] = json!("harvester://n1");
+    let machines = [machine("n1", "blue")];
+    assert_eq!(machine_of(&by_name, &machines), Some(&machines[0]));
+    assert_eq!(whose(&balancer("blue", ""), &[by_name], &machines, &[]), "unproved");
+}
+
 // the machine beside ours and its cluster; the object's cluster
 #[rstest]
 #[case::of_the_name("blue", "blue", "another's: m")]

@@ -25,8 +25,8 @@ fn rotate(config: &Config) -> &'static str {
     if config.claims.as_ref().is_some_and(Claims::is_made_to_rotate) { "--rotate " } else { "" }
 }
 
-/// The command of an administrator of Harvester. The shell empties the file that the command writes before it starts, so that is
-/// never the one in use; nor may others read it.
+/// The command of an administrator of Harvester. What it prints goes into a new file, because a shell empties a file before the
+/// command starts, and would empty the one in use; `umask 077` keeps others from reading it.
 const GENERATE: &str =
     "KUBECONFIG=harvester.kubeconfig harvester-cloud-provider cloud-config generate --format kubeconfig";
 

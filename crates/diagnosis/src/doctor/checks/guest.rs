@@ -11,13 +11,14 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::{
-    super::{Outcome, facts::Facts, read},
+    super::{Outcome, Verdict, facts::Facts, read},
     config, items, some,
+    workloads::ccm,
 };
 use crate::{
-    json::{annotation, is_deleted, is_true, key, members, name, text, uid},
+    json::{annotation, is_deleted, is_true, key, members, name, text},
     shell::shell_word,
-    whose::{TUNNELS, machine_uid, shown},
+    whose::{TUNNELS, machine_id, machine_of, shown},
 };
 
 const UNINITIALISED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
@@ -36,15 +37,15 @@ fn own_nodes(facts: &Facts) -> Result<impl Iterator<Item = &Value> + Clone, Outc
     }
 }
 
-/// Of provider IDs.
-const OF_K3S: &str = "k3s://";
+/// Cloud controllers that a distribution has built in: how their provider IDs begin, whose they are, and what turns them off in
+/// the configuration of its servers.
+const BUILT_IN: [(&str, &str, &str); 2] = [
+    ("k3s://", "K3s", "disable-cloud-controller: true and kubelet-arg: [cloud-provider=external]"),
+    ("rke2://", "RKE2", "cloud-provider-name: harvester (external, where you install the charts yourself)"),
+];
 
 fn provider_id(node: &Value) -> &str {
     text(node, "/spec/providerID")
-}
-
-fn is_of_k3s(node: &Value) -> bool {
-    provider_id(node).starts_with(OF_K3S)
 }
 
 fn is_of_other_cloud(node: &Value) -> bool {
@@ -56,91 +57,133 @@ fn is_uninitialised(node: &Value) -> bool {
     members(&node["spec"]["taints"]).iter().any(|taint| taint["key"] == UNINITIALISED)
 }
 
-/// Its kubelet ran without `--cloud-provider=external`: no cloud controller manager looks at it.
+/// Its kubelet ran without `--cloud-provider=external`: no cloud controller manager gives it a provider ID.
 fn is_unasked(node: &Value) -> bool {
     provider_id(node).is_empty() && !is_uninitialised(node)
 }
 
 fn is_lost(node: &Value) -> bool {
-    machine_uid(node).is_empty() || is_uninitialised(node)
+    machine_id(node).is_empty() || is_uninitialised(node)
+}
+
+fn named(nodes: &[&Value]) -> String {
+    some(&nodes.iter().map(|node| name(node)).collect::<Vec<_>>())
+}
+
+/// On Nodes that may run etcd. The first one is RKE2's and K3s'.
+const SERVERS: [&str; 2] = ["node-role.kubernetes.io/etcd", "node-role.kubernetes.io/control-plane"];
+
+fn is_server(node: &Value) -> bool {
+    SERVERS.iter().any(|role| !node["metadata"]["labels"][*role].is_null())
+}
+
+/// What helps Nodes whose provider ID is wrong. `which`: those of them that are meant, in words.
+///
+/// Kubernetes ends the Pods of a deleted Node at once, past every PodDisruptionBudget, and they may still run there: it is drained
+/// first. RKE2 and K3s take the etcd member of a deleted Node away, and its server does not join again (k3s issues 3973 and 13498).
+fn made_anew(which: &str, nodes: &[&Value]) -> String {
+    let mend = format!(
+        "with {which}, one at a time: drain it, delete it, and start its kubelet anew without --provider-id; a provider ID does \
+         not change"
+    );
+    let servers: Vec<_> = nodes.iter().copied().filter(|node| is_server(node)).collect();
+    if servers.is_empty() {
+        return mend;
+    }
+    format!(
+        "{mend}; where RKE2 or K3s runs etcd on {}, put a new server in the place of each instead: its etcd member goes with the \
+         Node",
+        named(&servers)
+    )
 }
 
 pub(super) fn nodes(facts: &Facts) -> Result<Outcome, Outcome> {
     let nodes = own_nodes(facts)?;
-    let which = |is: fn(&Value) -> bool| nodes.clone().filter(|node| is(node)).map(name).collect::<Vec<_>>();
-    let [of_k3s, of_others, unasked, lost] = [is_of_k3s, is_of_other_cloud, is_unasked, is_lost].map(which);
-    Ok(if !of_k3s.is_empty() {
-        Outcome::red(
-            format!("the cloud controller that K3s has built in took {}", some(&of_k3s)),
-            "set disable-cloud-controller: true in the configuration of K3s' servers, then delete these Nodes and start K3s \
-             on them anew: a provider ID does not change",
-        )
-    } else if !of_others.is_empty() {
-        Outcome::red(
-            format!("their provider ID is another cloud's, so they are left alone: {}", some(&of_others)),
+    let of_scheme =
+        |scheme: &str| nodes.clone().filter(|node| provider_id(node).starts_with(scheme)).collect::<Vec<_>>();
+    let built_in = BUILT_IN.map(|(scheme, whose, setting)| (of_scheme(scheme), whose, setting));
+    if let Some((took, whose, setting)) = built_in.iter().find(|(took, ..)| !took.is_empty()) {
+        return Ok(Outcome::red(
+            format!("the cloud controller that {whose} has built in took {}", named(took)),
             format!(
-                "delete each that is a VirtualMachine of Harvester, and start its kubelet without --provider-id: a provider ID \
-                 does not change; give each that is none the label {}=true",
+                "set {setting} in the configuration of {whose}'s servers; then {}",
+                made_anew("each of these Nodes", took)
+            ),
+        ));
+    }
+    let which = |is: fn(&Value) -> bool| nodes.clone().filter(|node| is(node)).collect::<Vec<_>>();
+    let [of_others, unasked, lost] = [is_of_other_cloud, is_unasked, is_lost].map(which);
+    Ok(if !of_others.is_empty() {
+        Outcome::red(
+            format!("their provider ID is another cloud's, so they are left alone: {}", named(&of_others)),
+            format!(
+                "{}; give each that is none the label {}=true",
+                made_anew("each that is a VirtualMachine of Harvester", &of_others),
                 labels::EXTERNALLY_MANAGED
             ),
         )
     } else if let Some(first) = unasked.first() {
         Outcome::red(
-            format!("without provider ID, and without the taint that asks for one: {}", some(&unasked)),
-            format!(
-                "`kubectl taint node {} {UNINITIALISED}=true:NoSchedule` asks the cloud controller manager for it, once for each \
-                 Node; a kubelet with --cloud-provider=external does so by itself when its Node is new",
-                shell_word(first)
-            ),
+            format!("without provider ID, and without the taint that asks for one: {}", named(&unasked)),
+            asking(facts, name(first)),
         )
     } else if lost.is_empty() {
         Outcome::green(format!("{} Nodes", nodes.count()))
     } else {
         Outcome::red(
-            format!("not known to be machines of Harvester: {}", some(&lost)),
+            format!("not known to be machines of Harvester: {}", named(&lost)),
             "the name of a Node is its VirtualMachine's name or host name, in the namespace of the cloud-config; the log \
              of the cloud controller manager names what it looked for",
         )
     })
 }
 
-/// Whether the Node's provider ID names the VirtualMachine: by its UID, or by its name, as some tools write it.
-fn is_named(node: &Value, machine: &Value) -> bool {
-    [uid(machine), name(machine)].contains(&machine_uid(node))
+/// What has Nodes that nobody gave a provider ID get one. A kubelet without the flag goes on writing the addresses of its Node,
+/// against the cloud controller manager; and only that one takes the taint away.
+fn asking(facts: &Facts, first: &str) -> String {
+    const FLAG: &str = "start their kubelets with --cloud-provider=external";
+    if ccm(facts).is_ok_and(|found| found.verdict == Verdict::Green) {
+        format!(
+            "{FLAG}; then, with the guest cluster's kubeconfig, `kubectl taint node {} {UNINITIALISED}=true:NoSchedule` asks the \
+             cloud controller manager for it, once for each Node",
+            shell_word(first)
+        )
+    } else {
+        format!(
+            "{FLAG}, mend `ccm`, and ask again: the taint keeps Pods away until a cloud controller manager takes it off"
+        )
+    }
 }
 
 pub(super) fn machines(facts: &Facts) -> Result<Outcome, Outcome> {
     let namespace = &config(facts)?.namespace;
     let there = items(&facts.harvester, &read::machines(namespace))?;
     let nodes = own_nodes(facts)?;
-    let mut of_machines: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut of_machines: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
     let mut gone = Vec::new();
     for node in nodes.clone() {
-        match there.iter().find(|machine| is_named(node, machine)) {
-            Some(machine) => of_machines.entry(name(machine)).or_default().push(name(node)),
-            None => gone.push(name(node)),
+        match machine_of(node, there) {
+            Some(machine) => of_machines.entry(name(machine)).or_default().push(node),
+            None => gone.push(node),
         }
     }
-    let shared: Vec<_> = of_machines
-        .iter()
-        .filter(|(_, nodes)| nodes.len() > 1)
-        .map(|(machine, nodes)| format!("{} ({machine})", nodes.join(" and ")))
-        .collect();
+    let shared: Vec<_> = of_machines.into_iter().filter(|(_, nodes)| nodes.len() > 1).collect();
     if !shared.is_empty() {
+        let pair = |(machine, nodes): &(&str, Vec<&Value>)| {
+            let nodes: Vec<_> = nodes.iter().map(|node| name(node)).collect();
+            format!("{} ({machine})", nodes.join(" and "))
+        };
+        let pairs: Vec<_> = shared.iter().map(pair).collect();
+        let nodes: Vec<&Value> = shared.into_iter().flat_map(|(_, nodes)| nodes).collect();
         return Ok(Outcome::red(
-            format!("Nodes with one provider ID, and its VirtualMachine: {}", some(&shared)),
-            "delete each Node that does not run in that machine, and start its kubelet without --provider-id: a provider ID \
-             does not change",
+            format!("Nodes with one provider ID, and its VirtualMachine: {}", some(&pairs)),
+            made_anew("each Node that does not run in that machine", &nodes),
         ));
     }
-    let is_there = |node: &&str| there.iter().any(|machine| name(machine) == *node);
-    let (outdated, lost): (Vec<&str>, Vec<&str>) = gone.iter().copied().partition(is_there);
+    let is_there = |node: &&Value| there.iter().any(|machine| name(machine) == name(node));
+    let (outdated, lost): (Vec<&Value>, Vec<&Value>) = gone.iter().copied().partition(is_there);
     let outdated = (!outdated.is_empty()).then(|| {
-        format!(
-            "delete {} and restart the kubelet there, without --provider-id: a VirtualMachine of that name is there, and a \
-             provider ID does not change",
-            some(&outdated)
-        )
+        made_anew(&format!("{} (a VirtualMachine of that name is there)", named(&outdated)), &outdated)
     });
     Ok(if gone.is_empty() {
         Outcome::green(format!("{} VirtualMachines", nodes.count()))
@@ -153,10 +196,10 @@ pub(super) fn machines(facts: &Facts) -> Result<Outcome, Outcome> {
         )
     } else {
         let lost =
-            (!lost.is_empty()).then(|| format!("delete {} if the machine is gone for good", some(&lost)));
+            (!lost.is_empty()).then(|| format!("delete {} if the machine is gone for good", named(&lost)));
         let mends: Vec<_> = outdated.into_iter().chain(lost).collect();
         Outcome::red(
-            format!("their VirtualMachine is not in namespace {namespace}: {}", some(&gone)),
+            format!("their VirtualMachine is not in namespace {namespace}: {}", named(&gone)),
             mends.join("; "),
         )
     })
@@ -167,9 +210,8 @@ pub(super) fn agents(facts: &Facts) -> Result<Outcome, Outcome> {
     let machines = items(&facts.harvester, &read::machines(namespace))?;
     let instances = items(&facts.harvester, &read::instances(namespace))?;
     let is_connected = |instance: &Value| is_true(instance, "AgentConnected");
-    let of_nodes: BTreeSet<_> = own_nodes(facts)?.map(machine_uid).collect();
-    let of_nodes = machines.iter().filter(|machine| of_nodes.contains(uid(machine)));
-    let of_nodes: Vec<_> = of_nodes.map(name).collect();
+    let of_nodes = own_nodes(facts)?.filter_map(|node| machine_of(node, machines));
+    let of_nodes: BTreeSet<&str> = of_nodes.map(name).collect();
     let instance = |machine: &&&str| instances.iter().find(|instance| name(instance) == **machine);
     let stopped: Vec<_> = of_nodes.iter().filter(|machine| instance(machine).is_none()).collect();
     let silent = of_nodes.iter().filter(|machine| instance(machine).is_some_and(|it| !is_connected(it)));

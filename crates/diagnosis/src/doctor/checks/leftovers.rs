@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     json::{is_deleted, key},
-    whose::{Machines, Whose, used_by},
+    whose::{Machines, Whose, machine_of, used_by},
 };
 
 pub(super) fn leftovers(facts: &Facts) -> Result<Outcome, Outcome> {
@@ -15,7 +15,14 @@ pub(super) fn leftovers(facts: &Facts) -> Result<Outcome, Outcome> {
     let nodes = items(&facts.guest, read::NODES)?;
     let machines = items(&facts.harvester, &read::machines(namespace))?;
     let instances = items(&facts.harvester, &read::instances(namespace))?;
+    let are_named = nodes.iter().any(|node| machine_of(node, machines).is_some());
     let machines = Machines::of(services, nodes, machines, instances);
+    if machines.are_elsewhere && are_named {
+        return Err(Outcome::not_asked(
+            "the Nodes' provider IDs are names of VirtualMachines, and another cluster may have machines of these names: nothing \
+             proves whose a LoadBalancer is",
+        ));
+    }
     if machines.are_elsewhere {
         return Err(Outcome::waits_for("machines"));
     }
@@ -39,7 +46,8 @@ pub(super) fn leftovers(facts: &Facts) -> Result<Outcome, Outcome> {
         )
     } else if !doubtful.is_empty() {
         Outcome::not_asked(format!(
-            "VirtualMachines that are no ready Nodes of this cluster carry its name, or none, so these may be another one's: {}",
+            "VirtualMachines that are no ready Nodes of this cluster by their UID carry its name, or none, so these may be another \
+             one's: {}",
             some(&doubtful)
         ))
     } else {

@@ -14,8 +14,8 @@ use super::{
     items, some, unread,
 };
 use crate::{
-    json::{self, annotation, is_deleted, key, label, members, name, text, uid},
-    whose::{addresses, cluster_of, is_unnamed, machine_uid, service_of, shown},
+    json::{self, annotation, is_deleted, key, label, members, name, text},
+    whose::{addresses, cluster_of, is_unnamed, machine_of, service_of, shown},
 };
 
 /// Attached or detached only in part.
@@ -98,7 +98,7 @@ fn of_this_cluster(facts: &Facts) -> Result<Vec<&Value>, Outcome> {
 fn name_of_machines(facts: &Facts) -> Option<&str> {
     let nodes = items(&facts.guest, read::NODES).ok()?;
     let machines = items(&facts.harvester, &read::machines(&config(facts).ok()?.namespace)).ok()?;
-    let own = machines.iter().filter(|machine| nodes.iter().any(|node| machine_uid(node) == uid(machine)));
+    let own = nodes.iter().filter_map(|node| machine_of(node, machines));
     let names: BTreeSet<_> = own.filter_map(cluster_of).filter(|name| !is_unnamed(Some(*name))).collect();
     names.first().copied().filter(|_| names.len() == 1)
 }

@@ -148,13 +148,26 @@ fn is_kube_vip(workload: &Value) -> bool {
         .any(|image| matches!(image, "kube-vip" | "kube-vip-iptables"))
 }
 
-/// Whether a kube-vip announces Services of any class; some are for the control plane's address, or for one class.
+/// Whether a kube-vip announces Services of any class. It has to be asked to: some are for the control plane's address, or for one
+/// class.
 fn announces_services(workload: &Value) -> bool {
-    let mut variables = containers(workload).flat_map(|container| members(&container["env"]));
-    !variables.any(|it| {
-        let [name, value] = ["/name", "/value"].map(|field| text(it, field));
-        matches!((name, value), ("svc_enable", "false") | ("lb_class_only", "true"))
+    containers(workload).any(|container| {
+        is_on(container, "svc_enable", "--services") && !is_on(container, "lb_class_only", "--lbClassOnly")
     })
+}
+
+/// Whether a switch of kube-vip is on. Its variable counts before its flag, and without either it is off.
+fn is_on(container: &Value, variable: &str, flag: &str) -> bool {
+    // what Go takes for true
+    let is_true = |value: &str| ["1", "t", "T", "true", "TRUE", "True"].contains(&value);
+    let set = members(&container["env"]).iter().rfind(|it| text(it, "/name") == variable);
+    let set = set.map(|it| text(it, "/value")).filter(|value| !value.is_empty());
+    let words = ["command", "args"].into_iter().flat_map(|field| members(&container[field]));
+    let mut given = words.filter_map(|word| word.as_str()?.strip_prefix(flag));
+    set.map_or_else(
+        || given.any(|rest| rest.is_empty() || rest.strip_prefix('=').is_some_and(is_true)),
+        is_true,
+    )
 }
 
 /// The program that a container runs, and its subcommand if there is one. One image has several of these programs.
@@ -253,7 +266,8 @@ pub(super) fn kube_vip(facts: &Facts) -> Result<Outcome, Outcome> {
     Ok(match sets.first() {
         Some(_) if sets.iter().any(is_ready) && announcing.len() > 1 => Outcome::amber(
             format!("more than one announces Services: {}", some(&announcing)),
-            "remove all but one, or set svc_enable to \"false\" in those that are for the control plane's address",
+            "set svc_enable to \"false\" in those that have the control plane's address; else remove all but one of those that are \
+             for Services alone",
         ),
         Some(_) if sets.iter().any(is_ready) => Outcome::green("it is ready"),
         Some(set) if !asking.is_empty() => Outcome::red(

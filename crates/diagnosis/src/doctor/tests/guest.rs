@@ -3,10 +3,15 @@
 use rstest::rstest;
 use serde_json::json;
 
-use super::{super::*, change, healthy, machine};
+use super::{super::*, answers, change, healthy, lease, machine, of};
 
 /// What is red where a Node `blue-2` with this provider ID joins `blue-1`.
 fn red(provider_id: &str, has_machine: bool) -> Vec<Finding> {
+    red_with(provider_id, has_machine, |_| {})
+}
+
+/// The same after a further change.
+fn red_with(provider_id: &str, has_machine: bool, changed: impl FnOnce(&mut Facts)) -> Vec<Finding> {
     let mut facts = healthy();
     change(&mut facts.guest, read::NODES, |all| {
         let node = json!({"metadata": {"name": "blue-2"}, "spec": {"providerID": provider_id}});
@@ -17,6 +22,7 @@ fn red(provider_id: &str, has_machine: bool) -> Vec<Finding> {
             all["items"].as_array_mut().unwrap().push(machine("blue-2", "uid-2", "pvc-2"));
         });
     }
+    changed(&mut facts);
     let findings = decide(&facts, Occasion::Daily).into_iter();
     findings.filter(|finding| finding.verdict == Verdict::Red).collect()
 }
@@ -28,16 +34,23 @@ fn red(provider_id: &str, has_machine: bool) -> Vec<Finding> {
     true,
     "nodes",
     "blue-2",
-    "`kubectl taint node blue-2 node.cloudprovider.kubernetes.io/uninitialized=true:NoSchedule`"
+    "--cloud-provider=external; then, with the guest cluster's kubeconfig, \
+     `kubectl taint node blue-2 node.cloudprovider.kubernetes.io/uninitialized=true:NoSchedule`"
 )]
 #[case::of_another_cloud("aws:///eu-west-1a/i-0123", true, "nodes", "blue-2", "without --provider-id")]
-#[case::of_the_former_machine("harvester://uid-0", true, "machines", ": blue-2", "delete blue-2 and restart")]
+#[case::of_the_former_machine(
+    "harvester://uid-0",
+    true,
+    "machines",
+    ": blue-2",
+    "with blue-2 (a VirtualMachine"
+)]
 #[case::namespace_and_name(
     "harvester://team-a/blue-2",
     true,
     "machines",
     ": blue-2",
-    "delete blue-2 and restart"
+    "with blue-2 (a VirtualMachine"
 )]
 #[case::of_another_node(
     "harvester://uid-1",
@@ -67,6 +80,75 @@ fn a_wrong_provider_id_is_one_red_line_whose_next_step_is_for_just_that(
     assert!(found.mend.as_ref().unwrap().contains(mend), "{found:?}");
 }
 
+/// Kubernetes ends the Pods of a deleted Node past every PodDisruptionBudget, and RKE2 and K3s take its etcd member away.
+#[rstest]
+#[case::of_k3s("k3s://blue-2", json!({}), false)]
+#[case::of_another_cloud("aws:///eu-west-1a/i-0123", json!({}), false)]
+#[case::of_the_former_machine("harvester://uid-0", json!({}), false)]
+#[case::of_another_node("harvester://uid-1", json!({}), false)]
+#[case::of_k3s_with_etcd("k3s://blue-2", json!({"node-role.kubernetes.io/etcd": "true"}), true)]
+#[case::of_another_cloud_with_etcd("aws:///i-0123", json!({"node-role.kubernetes.io/etcd": "true"}), true)]
+#[case::of_the_former_machine_with_etcd("harvester://uid-0", json!({"node-role.kubernetes.io/etcd": "true"}), true)]
+#[case::of_the_control_plane("harvester://uid-1", json!({"node-role.kubernetes.io/control-plane": ""}), true)]
+fn a_node_is_drained_before_it_is_deleted_and_a_server_with_etcd_is_replaced(
+    #[case] provider_id: &str,
+    #[case] labels: serde_json::Value,
+    #[case] is_replaced: bool,
+) {
+    let found = red_with(provider_id, true, |facts| {
+        change(&mut facts.guest, read::NODES, |all| all["items"][1]["metadata"]["labels"] = labels);
+    });
+    let [found] = &found[..] else { panic!("{found:#?}") };
+    let mend = found.mend.as_ref().unwrap();
+    assert!(mend.contains("one at a time: drain it, delete it"), "{mend}");
+    assert_eq!(mend.contains("etcd on blue-2, put a new server in the place"), is_replaced, "{mend}");
+}
+
+/// It is the one that takes the taint away.
+#[test]
+fn while_no_cloud_controller_manager_runs_nobody_is_told_to_taint_a_node() {
+    let found = red_with("", true, |facts| {
+        answers(&mut facts.guest, read::CCM_LEASE, lease("blue-1_1", "2026-11-23T11:58:00Z"));
+    });
+    let [ccm, nodes] = &found[..] else { panic!("{found:#?}") };
+    assert_eq!((ccm.id, nodes.id), ("ccm", "nodes"));
+    let mend = nodes.mend.as_ref().unwrap();
+    assert!(
+        mend.contains("--cloud-provider=external, mend `ccm`") && !mend.contains("kubectl taint"),
+        "{mend}"
+    );
+}
+
+/// A healthy cluster whose Node has this provider ID.
+fn healthy_by(provider_id: &str) -> Facts {
+    let mut facts = healthy();
+    change(&mut facts.guest, read::NODES, |all| all["items"][0]["spec"]["providerID"] = json!(provider_id));
+    facts
+}
+
+#[rstest]
+#[case::uid("harvester://uid-1")]
+#[case::name("harvester://blue-1")]
+fn a_silent_guest_agent_is_told_whether_the_provider_id_is_the_machines_uid_or_its_name(
+    #[case] provider_id: &str,
+) {
+    let mut facts = healthy_by(provider_id);
+    change(&mut facts.harvester, &read::instances("team-a"), |all| {
+        all["items"][0]["status"]["conditions"] = json!([]);
+    });
+    assert_eq!(of(Verdict::Red, &facts), ["guest-agents"]);
+}
+
+/// Another cluster may have a machine of that name.
+#[test]
+fn a_provider_id_that_is_a_name_proves_no_leftover_and_the_line_says_so() {
+    let findings = decide(&healthy_by("harvester://blue-1"), Occasion::Daily);
+    let told: Vec<_> = findings.iter().filter(|finding| finding.verdict != Verdict::Green).collect();
+    let [leftovers] = told[..] else { panic!("{told:#?}") };
+    assert_eq!((leftovers.id, leftovers.verdict), ("leftovers", Verdict::NotAsked));
+    assert!(leftovers.sentence.contains("names of VirtualMachines"), "{leftovers:?}");
+}
+
 // the cloud controller manager finds it by either
 #[rstest]
 #[case::uid("harvester://uid-2")]
@@ -84,7 +166,7 @@ fn of_nodes_that_all_have_the_provider_id_of_a_former_machine_both_reasons_are_t
     });
     let findings = decide(&facts, Occasion::Daily);
     let mend = findings.iter().find(|finding| finding.id == "machines").unwrap().mend.as_ref().unwrap();
-    assert!(mend.contains("another cluster's") && mend.contains("delete blue-1 and restart"), "{mend}");
+    assert!(mend.contains("another cluster's") && mend.contains("with blue-1 (a VirtualMachine"), "{mend}");
 }
 
 #[rstest]

@@ -133,16 +133,23 @@ fn of_a_cluster_without_nodes_nothing_is_called_green() {
     assert!(empty.iter().all(|(_, verdict)| *verdict == Verdict::NotAsked), "{empty:?}");
 }
 
-#[test]
-fn the_controller_that_k3s_has_built_in_is_named_by_the_nodes_that_it_took() {
+#[rstest]
+#[case::k3s("k3s://blue-1", "K3s has built in took blue-1", "disable-cloud-controller: true")]
+#[case::rke2("rke2://blue-1", "RKE2 has built in took blue-1", "cloud-provider-name: harvester")]
+fn the_controller_that_a_distribution_has_built_in_is_named_by_the_nodes_that_it_took(
+    #[case] provider_id: &str,
+    #[case] words: &str,
+    #[case] setting: &str,
+) {
     let mut facts = healthy();
     change(&mut facts.guest, read::NODES, |all| {
-        all["items"][0]["spec"]["providerID"] = json!("k3s://blue-1");
+        all["items"][0]["spec"]["providerID"] = json!(provider_id);
     });
     let findings = decide(&facts, Occasion::Daily);
     let red: Vec<_> = findings.iter().filter(|finding| finding.verdict == Verdict::Red).collect();
     assert!(matches!(red[..], [nodes] if nodes.id == "nodes"), "{red:?}");
-    assert!(red[0].mend.as_ref().unwrap().contains("disable-cloud-controller"), "{red:?}");
+    assert!(red[0].sentence.contains(words), "{red:?}");
+    assert!(red[0].mend.as_ref().unwrap().contains(setting), "{red:?}");
 }
 
 #[rstest]
@@ -178,6 +185,19 @@ async fn load_balancers_are_read_before_services_so_that_one_that_is_made_meanwh
     let asked = asked.lock().unwrap();
     let place = |side, path: &str| asked.iter().position(|it| *it == (side, path.to_owned())).unwrap();
     assert!(place("Harvester", &read::balancers("team-a")) < place("guest", read::SERVICES), "{asked:?}");
+}
+
+#[tokio::test]
+async fn a_guest_cluster_that_cannot_be_opened_is_one_red_line_with_the_reason() {
+    let settings = cloud_config::Options::named("doctor");
+    let unopened = Err("guest.kubeconfig: no such file".to_owned());
+    let facts = read::read(unopened, Err("no cloud-config found".to_owned()), &settings, at(NOW)).await;
+    let findings = decide(&facts, Occasion::Daily);
+    let red = findings.iter().filter(|finding| finding.verdict == Verdict::Red);
+    let red: Vec<_> = red.map(|finding| (finding.id, finding.sentence.as_str())).collect();
+    let expected =
+        [("guest-api", "guest.kubeconfig: no such file"), ("cloud-config", "no cloud-config found")];
+    assert_eq!(red, expected);
 }
 
 #[tokio::test]

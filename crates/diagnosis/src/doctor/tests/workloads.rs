@@ -239,19 +239,29 @@ fn metallb_is_told_where_it_serves_services_of_no_class(
     assert_eq!(told, expected);
 }
 
+/// The chart of kube-vip, and `kube-vip manifest daemonset --controlplane`, ask one of them for the control plane's address alone.
 #[rstest]
-#[case::both_announce(json!([]), Some(Verdict::Amber))]
-#[case::for_the_control_plane(json!([{"name": "svc_enable", "value": "false"}]), None)]
-#[case::for_one_class(json!([{"name": "lb_class_only", "value": "true"}]), None)]
+#[case::both_announce(&[("svc_enable", "true")], "manager", Verdict::Amber)]
+#[case::by_another_word_of_go(&[("svc_enable", "1")], "manager", Verdict::Amber)]
+#[case::by_the_flag(&[("cp_enable", "true")], "--services=true", Verdict::Amber)]
+#[case::for_the_control_plane(&[("cp_enable", "true")], "manager", Verdict::Green)]
+#[case::with_a_flag_that_begins_so(&[("cp_enable", "true")], "--servicesElection", Verdict::Green)]
+#[case::by_a_variable_that_counts_before_the_flag(&[("svc_enable", "False")], "--services", Verdict::Green)]
+#[case::for_one_class(&[("svc_enable", "true"), ("lb_class_only", "true")], "manager", Verdict::Green)]
+#[case::for_one_class_by_the_flag(&[("svc_enable", "true")], "--lbClassOnly", Verdict::Green)]
 fn of_two_kube_vips_it_is_told_where_both_announce_services(
-    #[case] env: Value,
-    #[case] expected: Option<Verdict>,
+    #[case] env: &[(&str, &str)],
+    #[case] arg: &str,
+    #[case] expected: Verdict,
 ) {
-    let told = told(|facts| {
-        let mut second = workload("second", "ghcr.io/kube-vip/kube-vip:v1.0.1", &json!(["manager"]));
-        second["spec"]["template"]["spec"]["containers"][0]["env"] = env;
-        add(facts, read::DAEMON_SETS, second);
-    });
-    let expected: Vec<_> = expected.map(|verdict| ("kube-vip", verdict)).into_iter().collect();
-    assert_eq!(told, expected);
+    let mut facts = healthy();
+    let mut second = workload("second", "ghcr.io/kube-vip/kube-vip:v1.0.1", &json!([arg]));
+    second["spec"]["template"]["spec"]["containers"][0]["env"] =
+        env.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
+    add(&mut facts, read::DAEMON_SETS, second);
+    let findings = decide(&facts, Occasion::Daily);
+    let found = findings.iter().find(|finding| finding.id == "kube-vip").unwrap();
+    assert_eq!(found.verdict, expected, "{found:?}");
+    let is_told_first = |mend: &String| mend.starts_with("set svc_enable to \"false\"");
+    assert!(found.mend.as_ref().is_none_or(is_told_first), "{found:?}");
 }

@@ -261,8 +261,8 @@ async fn of_a_deleted_service_it_is_told_that_harvesters_load_balancer_holds_its
     let held = object_with(&waiting(), &deleted(finalizers::LOAD_BALANCER));
     let report = explained(&deleted("service.kubernetes.io/load-balancer-cleanup"), Some(held));
     assert_eq!(report.state, State::Leaving, "{}", report.headline);
-    let until =
-        "the load balancer in Harvester takes its finalizer off LoadBalancer team-a/blue-web; is it running?";
+    let until = "the load balancer in Harvester takes its finalizer off LoadBalancer team-a/blue-web, which it does within \
+        seconds where it runs";
     assert_eq!(report.waits_until.as_deref(), Some(until));
     assert!(report.headline.ends_with(&format!("; it waits until {until}")), "{}", report.headline);
 }
@@ -287,6 +287,21 @@ async fn of_a_service_without_a_ready_endpoint_the_headline_says_that_kube_vip_w
     assert_eq!(report.state, State::Waiting, "{}", report.headline);
     assert_eq!(report.headline.contains("kube-vip 1.2 and later"), expected.is_some(), "{}", report.headline);
     assert!(expected.is_none_or(|words| report.headline.contains(words)), "{}", report.headline);
+}
+
+/// The annotation is the reason here, and a Pod would change nothing.
+#[tokio::test]
+async fn what_the_event_says_of_an_overdue_address_is_in_the_headline_beside_the_missing_pod() {
+    let has = json!({"allocatedAddress": {"ipPool": "lab", "ip": "192.0.2.7"}, "conditions": [{"type": "Ready", "status": "True"}]});
+    let annotations = json!({"kube-vip.io/loadbalancerIPs": "192.0.2.7", "kube-vip.io/ignore": "true"});
+    let metadata = json!({"annotations": annotations, "creationTimestamp": "2026-01-05T09:08:00Z"});
+    let more = json!({"metadata": metadata, "spec": {"selector": {"app": "none"}}});
+    let mut read = read(vec![service("web", &more)], Some(object(&has)));
+    read.has_endpoint = Some(false);
+    let report = decide(&read);
+    let told =
+        ["remove the annotation", "no Pod is ready behind it"].map(|words| report.headline.find(words));
+    assert!(told[0].is_some() && told[0] < told[1], "{}", report.headline);
 }
 
 #[tokio::test]

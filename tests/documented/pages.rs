@@ -262,7 +262,7 @@ fn the_pages_are_typed_from_top_to_bottom() {
                     told.lines().find(|line| line.starts_with("rancher-credential")).map(str::to_owned)
                 };
                 assert!(of(&told[0]).unwrap().contains("give it by --rancher-credential"), "{}", told[0]);
-                assert!(of(&told[2]).unwrap().contains("does not say when it ends"), "{}", told[2]);
+                assert!(of(&told[3]).unwrap().contains("does not say when it ends"), "{}", told[3]);
             }
             "docs/install.md" => {
                 let config = written("node/var/lib/rancher/rke2/etc/config-files/cloud-provider-config");

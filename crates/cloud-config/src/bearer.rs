@@ -13,8 +13,8 @@ use http::{HeaderValue, Request, header::AUTHORIZATION};
 use kube::config::AuthInfo;
 use secrecy::{ExposeSecret as _, SecretString};
 
-/// The field of the kubeconfig, and why no request can carry its token, without a letter of that.
-type Fault = (&'static str, String);
+/// A field of the kubeconfig, and why it is of no use, without a letter of a token.
+pub(crate) type Fault = (&'static str, String);
 
 /// What authorizes requests by a token.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ pub(crate) struct Bearer {
 }
 
 impl Bearer {
-    /// None where `user` has another credential, which is kube's matter; the order is kube's too.
+    /// None where `user` has another credential, or the token of a plugin: these are kube's matter, and so is the order.
     ///
     /// # Errors
     /// Where a token has a line break within, and where the file of one cannot be read.
@@ -56,11 +56,11 @@ impl Bearer {
     }
 }
 
-/// The user, whose token has no white space around it.
+/// The user without white space around the token.
 ///
 /// # Errors
 /// As [`Bearer::of`].
-pub(crate) fn judged(mut user: AuthInfo) -> Result<AuthInfo, Fault> {
+pub(crate) fn with_clean_token(mut user: AuthInfo) -> Result<AuthInfo, Fault> {
     Bearer::of(&user)?;
     user.token = user.token.map(|token| SecretString::from(token.expose_secret().trim()));
     Ok(user)

@@ -11,7 +11,12 @@
 //! kube's own client builder takes no connector, so its stack is repeated here: base URI, credentials, headers, TLS by its
 //! `ConfigExt`, tokens by [`Bearer`], and no layer that sends a request twice.
 
-use std::{error::Error, io, time::Duration};
+use std::{
+    error::Error,
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
 
 use http::{HeaderValue, Request, Uri};
 use hyper::rt::{Read, Write};
@@ -138,7 +143,9 @@ where
     let bearer = Bearer::of(&config.auth_info).map_err(|(field, reason)| format!("{field}: {reason}"))?;
     let auth = match bearer {
         Some(_) => None,
-        None => config.auth_layer()?,
+        // kube panics over a token of a plugin that no header can carry, unless the plugin says when it ends
+        None => catch_unwind(AssertUnwindSafe(|| config.auth_layer()))
+            .map_err(|_| of_plugin(&plugin(config), UNSENDABLE))??,
     };
     let authorize =
         bearer.map(|bearer| MapRequestLayer::new(move |request: Request<Body>| bearer.authorize(request)));
@@ -161,6 +168,14 @@ fn plugin(config: &Config) -> String {
     exec.and_then(|exec| exec.command.clone()).unwrap_or_else(|| "auth-provider".to_owned())
 }
 
+/// What a plugin did, where no request can carry its token.
+const UNSENDABLE: &str = "wrote a token with a line break or another control character, as no token has";
+
+fn of_plugin(plugin: &str, how: &str) -> BoxError {
+    let secret = "what it wrote may be secret and is not shown";
+    format!("the plugin {plugin:?} that the kubeconfig names {how}; {secret}").into()
+}
+
 /// The error of a plugin without its variables and without what it wrote, the token perhaps: kube repeats all of these.
 fn without_output(error: BoxError, plugin: &str) -> BoxError {
     let mut next: Option<&(dyn Error + 'static)> = Some(&*error);
@@ -168,15 +183,13 @@ fn without_output(error: BoxError, plugin: &str) -> BoxError {
         let how = match cause.downcast_ref() {
             Some(AuthError::AuthExecRun { out, .. }) => format!("failed ({})", out.status),
             Some(AuthError::AuthExecParse(_)) => "wrote no ExecCredential".to_owned(),
+            Some(AuthError::InvalidBearerToken(_)) => UNSENDABLE.to_owned(),
             _ => {
                 next = cause.source();
                 continue;
             }
         };
-        let text = format!(
-            "the plugin {plugin:?} that the kubeconfig names {how}; what it wrote may be secret and is not shown"
-        );
-        return text.into();
+        return of_plugin(plugin, &how);
     }
     error
 }
@@ -192,21 +205,40 @@ mod tests {
 
     use super::*;
 
+    fn with_plugin(script: &str) -> Config {
+        let mut config = Config::new("https://guest.example:6443".parse().unwrap());
+        let exec = serde_json::json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh",
+            "args": ["-c", script], "env": [{"name": "API_SECRET", "value": "SECRET-VALUE"}], "interactiveMode": "Never"}});
+        config.auth_info = serde_json::from_value(exec).unwrap();
+        config
+    }
+
     #[rstest]
     #[case::that_fails("echo SECRET-TOKEN; echo SECRET-WORD >&2; exit 3", "failed (exit status: 3)")]
     #[case::that_writes_something_else("echo '{SECRET-TOKEN'", "wrote no ExecCredential")]
+    #[case::that_writes_a_line_break(
+        r#"printf %s '{"status": {"token": "SECRET-TOKEN\n"}}'"#,
+        "wrote a token with a line break"
+    )]
     #[tokio::test]
     async fn of_a_plugin_neither_its_variables_nor_what_it_wrote_are_told(
         #[case] script: &str,
         #[case] expected: &str,
     ) {
-        let mut config = Config::new("https://guest.example:6443".parse().unwrap());
-        let exec = serde_json::json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh",
-            "args": ["-c", script], "env": [{"name": "API_SECRET", "value": "SECRET-VALUE"}], "interactiveMode": "Never"}});
-        config.auth_info = serde_json::from_value(exec).unwrap();
-        let error = client(&config).err().unwrap();
+        let error = client(&with_plugin(script)).err().unwrap();
         let text = crate::error::one_line(&*error);
         assert!(text.contains(&format!("the plugin \"sh\" that the kubeconfig names {expected}")), "{text}");
+        assert!(!text.contains("SECRET"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_plugins_token_that_ends_and_that_no_request_can_carry_is_told_when_it_is_used() {
+        let status = r#"{"token": "SECRET-TOKEN\n", "expirationTimestamp": "2999-01-01T00:00:00Z"}"#;
+        let client = client(&with_plugin(&format!("printf %s '{{\"status\": {status}}}'"))).unwrap();
+        let request = Request::get("/version").body(Vec::new()).unwrap();
+        let error = client.request_text(request).await.unwrap_err();
+        let text = crate::error::one_line(&error);
+        assert!(text.contains("\"sh\" that the kubeconfig names wrote a token with a line break"), "{text}");
         assert!(!text.contains("SECRET"), "{text}");
     }
 

@@ -13,7 +13,7 @@ use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{
-    bearer,
+    bearer::{self, Fault},
     error::{Error, one_line},
     fingerprint::Fingerprint,
     outside::{self, Outside},
@@ -231,8 +231,6 @@ impl CloudConfig {
     }
 }
 
-type Fault = (&'static str, String);
-
 fn settings(
     cluster: &Cluster,
     user: AuthInfo,
@@ -247,7 +245,7 @@ fn settings(
     config.tls_server_name = cluster.tls_server_name.clone();
     config.proxy_url = proxy::decide(&config.cluster_url, cluster.proxy_url.as_deref(), environment)
         .map_err(|reason| ("proxy", reason))?;
-    config.auth_info = bearer::judged(user)?;
+    config.auth_info = bearer::with_clean_token(user)?;
     Ok(config)
 }
 

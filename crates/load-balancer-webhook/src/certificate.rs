@@ -1,9 +1,9 @@
 //! Certificates for the webhook's server: a certificate authority of our own and a serving certificate.
 //!
-//! The secrets hold names, ends and the authority that signed beside the PEM texts. What is beside them tells that the texts
-//! are ours, and proves nothing: a backup, cert-manager and people put other texts there. Secrets of the Go program hold none
-//! of it, and are replaced once; the Go program's authority stays in the bundle, so that API servers trust its replicas until
-//! they are gone.
+//! The secrets hold names, ends and the authority that signed beside the PEM texts. The annotations mark a secret as ours. They
+//! stay when a backup, cert-manager or a person replaces the certificate, so its end is read from it, and its signature is
+//! verified. Secrets of the Go program have no such annotations, and are replaced once; the Go program's authority stays in the
+//! bundle, so that API servers trust its replicas until they are gone.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use jiff::{Span, Timestamp};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use rustls::RootCertStore;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
-use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
@@ -32,7 +32,7 @@ pub(crate) struct Authority {
     /// The certificate of the authority before it, trusted as well.
     pub(crate) former: Option<String>,
     pub(crate) key: String,
-    /// First day on which it is no longer good.
+    /// The day at whose beginning, in UTC, it ends.
     pub(crate) ends: Date,
 }
 
@@ -51,6 +51,7 @@ pub(crate) struct Serving {
     /// The certificate of the authority that signed it.
     pub(crate) authority: String,
     pub(crate) names: BTreeSet<String>,
+    /// The day at whose beginning, in UTC, it ends.
     pub(crate) ends: Date,
 }
 
@@ -82,7 +83,7 @@ pub(crate) fn state(
             && renewal(serving.ends, SERVING_DAYS.1) > now
     };
     match serving.filter(good) {
-        // which of the two secrets somebody wrote into cannot be told
+        // the two alone do not tell into which of them somebody wrote
         Some(serving) if !serving.is_signed() => State::NeedsAuthority,
         Some(serving) => {
             let until = renewal(serving.ends, SERVING_DAYS.1).min(renewal(authority.ends, AUTHORITY_DAYS.1));
@@ -93,19 +94,27 @@ pub(crate) fn state(
 }
 
 impl Serving {
-    /// The first moment of its last day.
+    /// When it ends.
     pub(crate) fn end(&self) -> Timestamp {
         renewal(self.ends, 0)
     }
 
-    /// Whether the authority beside it has signed it, and the key beside it is its own.
+    /// All certificates that are served, its own first, and the key.
+    pub(crate) fn chain_and_key(
+        &self,
+    ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), pem::Error> {
+        let chain = CertificateDer::pem_slice_iter(self.certificate.as_bytes()).collect::<Result<_, _>>()?;
+        Ok((chain, PrivateKeyDer::from_pem_slice(self.key.as_bytes())?))
+    }
+
+    /// Whether the authority beside it has signed it, the key beside it is its own, and a server can use all of it.
     fn is_signed(&self) -> bool {
         let provider = rustls::crypto::ring::default_provider();
-        let certificate = |pem: &str| CertificateDer::from_pem_slice(pem.as_bytes()).ok();
-        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes()).ok();
-        let (Some(own), Some(authority), Some(key)) =
-            (certificate(&self.certificate), certificate(&self.authority), key)
-        else {
+        let authority = CertificateDer::from_pem_slice(self.authority.as_bytes());
+        let (Ok((chain, key)), Ok(authority)) = (self.chain_and_key(), authority) else {
+            return false;
+        };
+        let Some(own) = chain.first() else {
             return false;
         };
         // at a moment of its life: how much is left of that is no question here
@@ -113,11 +122,11 @@ impl Serving {
         let at = UnixTime::since_unix_epoch(at);
         let mut roots = RootCertStore::empty();
         let signed = roots.add(authority).and_then(|()| {
-            let own = ParsedCertificate::try_from(&own)?;
+            let own = ParsedCertificate::try_from(own)?;
             let algorithms = provider.signature_verification_algorithms.all;
             verify_server_cert_signed_by_trust_anchor(&own, &roots, &[], at, algorithms)
         });
-        signed.is_ok() && CertifiedKey::from_der(vec![own], key, &provider).is_ok()
+        signed.is_ok() && CertifiedKey::from_der(chain, key, &provider).is_ok()
     }
 }
 

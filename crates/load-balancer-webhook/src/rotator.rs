@@ -7,6 +7,7 @@
 
 mod contest;
 mod decide;
+mod kept;
 mod refused;
 
 use std::collections::BTreeSet;
@@ -29,14 +30,13 @@ use program::capabilities::Capabilities;
 use program::{Clock, TaskGroup};
 use prometheus_client::metrics::gauge::Gauge;
 use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use self::contest::{Contest, Told};
 use self::decide::{RotationPlan, Seen, Step, decide};
+use self::kept::{Chosen, Kept};
 use self::refused::Refused;
 use crate::certificate::{Serving, new_authority, new_serving};
 use crate::registration::{Address, NAME, Registration, Write};
@@ -103,6 +103,8 @@ pub(crate) struct Rotator {
     tls: Cache<Secret>,
     /// Secrets that are missing, and that the role does not let the webhook make.
     missing: Mutex<Refused>,
+    /// What is served and registered while another program writes into the secrets.
+    kept: Mutex<Kept>,
     registered: Vec<Registered>,
     changed: Arc<Notify>,
     /// The answers about rights have changed since refusals were looked at.
@@ -179,9 +181,20 @@ impl Rotator {
         let registered = registrations.into_iter().map(watched).collect();
         ca.ready().await;
         tls.ready().await;
-        let missing = Mutex::default();
-        let rights_changed = Arc::default();
-        Self { client, clock, namespace, names, ca, tls, missing, registered, changed, rights_changed, ends }
+        Self {
+            client,
+            clock,
+            namespace,
+            names,
+            ca,
+            tls,
+            missing: Mutex::default(),
+            kept: Mutex::default(),
+            registered,
+            changed,
+            rights_changed: Arc::default(),
+            ends,
+        }
     }
 
     /// Has what was forbidden tried again when an answer of `capabilities` has changed.
@@ -239,7 +252,8 @@ impl Rotator {
                 Err(error) => self.tell(&error),
             };
             let now = Instant::now();
-            let until = self.registered.iter().filter_map(|one| one.until(now)).min();
+            let left = self.kept().until();
+            let until = self.registered.iter().filter_map(|one| one.until(now)).chain(left).min();
             self.changed_within(until.map_or(wait, |until| wait.min(until - now))).await;
         }
     }
@@ -275,6 +289,10 @@ impl Rotator {
         self.missing.lock().expect("no panic while a missing secret is noted")
     }
 
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().expect("no panic while certificates are compared")
+    }
+
     /// Carries out plans until one needs no certificate, and returns when the next certificate is due. A registration that
     /// fails keeps no other from being written.
     async fn rotate(&self, server: &RustlsConfig) -> Result<Timestamp, Error> {
@@ -308,13 +326,18 @@ impl Rotator {
                 Newest::Known(object) => Some((registration, object.clone())),
             }
         });
-        Seen {
-            authority: self.secret(&self.ca, CA_SECRET).as_deref().and_then(secret::authority),
-            serving: self.secret(&self.tls, TLS_SECRET).as_deref().and_then(secret::serving),
-            names: &self.names,
-            registered: registered.collect(),
-            now: self.clock.now(),
+        let (ca, tls) = (self.secret(&self.ca, CA_SECRET), self.secret(&self.tls, TLS_SECRET));
+        let now = self.clock.now();
+        let Chosen { authority, serving, is_known, left } =
+            self.kept().chosen(ca.as_deref(), tls.as_deref(), &self.names, now, Instant::now());
+        if let Some((name, Told::Now)) = left {
+            tracing::warn!(
+                secret = name,
+                "another program writes a certificate of its own into this Secret again and again: it is left there for \
+                 some minutes, and the webhook serves with the one that it has; let that program leave the Secret alone"
+            );
         }
+        Seen { authority, serving, is_known, names: &self.names, registered: registered.collect(), now }
     }
 
     fn secret(&self, cache: &Cache<Secret>, name: &str) -> Option<Arc<Secret>> {
@@ -329,13 +352,19 @@ impl Rotator {
                 let former = stored.as_deref().and_then(secret::first_certificate);
                 let authority = new_authority(former, now)?;
                 let secret = secret::with_authority(stored.as_deref().cloned(), &self.namespace, &authority);
-                self.store(&self.ca, CA_SECRET, secret).await
+                if self.store(&self.ca, CA_SECRET, secret).await? {
+                    self.kept().stored_authority(authority, Instant::now());
+                }
+                Ok(())
             }
             Step::MakeServing { authority, names } => {
                 let stored = self.secret(&self.tls, TLS_SECRET);
                 let serving = new_serving(&authority, &names, now)?;
                 let secret = secret::with_serving(stored.as_deref().cloned(), &self.namespace, &serving);
-                self.store(&self.tls, TLS_SECRET, secret).await
+                if self.store(&self.tls, TLS_SECRET, secret).await? {
+                    self.kept().stored_serving(authority, serving, &self.names, now, Instant::now());
+                }
+                Ok(())
             }
             Step::Serve(serving) => {
                 if let Some(server) = server {
@@ -348,8 +377,8 @@ impl Rotator {
         }
     }
 
-    /// Stores a secret; when another replica was faster, its secret counts.
-    async fn store(&self, cache: &Cache<Secret>, name: &'static str, secret: Secret) -> Result<(), Error> {
+    /// Whether it stored a secret: when another replica was faster, its secret counts.
+    async fn store(&self, cache: &Cache<Secret>, name: &'static str, secret: Secret) -> Result<bool, Error> {
         let failed = |doing| move |source| Error::Request { doing, name: name.to_owned(), source };
         let api = Api::<Secret>::namespaced(self.client.clone(), &self.namespace);
         let answer = match secret.resource_version() {
@@ -361,6 +390,7 @@ impl Rotator {
                 tracing::info!(secret = name, "stored a new certificate");
                 *self.missing() = Refused::default();
                 cache.wrote(secret);
+                Ok(true)
             }
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
                 match api.get_opt(name).await.map_err(failed("read secret"))? {
@@ -369,17 +399,17 @@ impl Rotator {
                     }
                     None => cache.gone(&ObjectKey::of(&secret), &secret.uid().unwrap_or_default()),
                 }
+                Ok(false)
             }
             Err(kube::Error::Api(status)) if status.code == 403 && secret.resource_version().is_none() => {
                 let both = [(&self.ca, CA_SECRET), (&self.tls, TLS_SECRET)].into_iter();
                 let names = both.filter(|(cache, name)| self.secret(cache, name).is_none());
                 let names = names.map(|(_, name)| name).collect();
                 let (namespace, source) = (self.namespace.clone(), kube::Error::Api(status));
-                return Err(Error::Missing { namespace, names, source });
+                Err(Error::Missing { namespace, names, source })
             }
-            Err(source) => return Err(failed("store secret")(source)),
+            Err(source) => Err(failed("store secret")(source)),
         }
-        Ok(())
     }
 
     async fn register(&self, write: Write) -> Result<(), Error> {
@@ -495,10 +525,7 @@ pub(crate) fn names(namespace: &str, address: &Address) -> BTreeSet<String> {
 /// TLS 1.2 and 1.3, HTTP/1.1.
 fn server_config(serving: &Serving) -> Result<Arc<ServerConfig>, Error> {
     let unusable = |error: String| Error::Unusable(error);
-    let chain = CertificateDer::pem_slice_iter(serving.certificate.as_bytes()).collect::<Result<Vec<_>, _>>();
-    let chain = chain.map_err(|error| unusable(error.to_string()))?;
-    let key =
-        PrivateKeyDer::from_pem_slice(serving.key.as_bytes()).map_err(|error| unusable(error.to_string()))?;
+    let (chain, key) = serving.chain_and_key().map_err(|error| unusable(error.to_string()))?;
     let mut config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))

@@ -40,6 +40,11 @@ pub(crate) fn first_certificate(secret: &Secret) -> Option<String> {
     Some(split_first(&text(secret, CERTIFICATE)?)?.0)
 }
 
+/// Whether a certificate is in a secret, whichever program put it there.
+pub(crate) fn has_certificate(secret: &Secret) -> bool {
+    text(secret, CERTIFICATE).is_some()
+}
+
 /// The serving certificate in a secret; nothing when another program made it.
 pub(crate) fn serving(secret: &Secret) -> Option<Serving> {
     let names = secret
@@ -111,8 +116,8 @@ fn text(secret: &Secret, key: &str) -> Option<String> {
     String::from_utf8(bytes.clone()).ok().filter(|text| !text.is_empty())
 }
 
-/// The day on which the certificate of a secret ends, by the certificate: the annotation tells only whose it is, because it stays
-/// when somebody puts another certificate there.
+/// The day on which the certificate of a secret ends, read from the certificate. The annotation marks the secret as ours; it stays
+/// when somebody replaces the certificate.
 fn ends(secret: &Secret, certificate: &str) -> Option<Date> {
     secret.annotations().get(CERTIFICATE_ENDS)?;
     let end = expiry::of_certificate(certificate.as_bytes())?;
@@ -160,6 +165,19 @@ mod tests {
         }
         for key in [&*other.key, "letters"] {
             assert_eq!(judged(&ca, &with(tls.clone(), &[(KEY, key)])), State::NeedsAuthority);
+        }
+
+        // a chain that the server cannot read to its end would end the process again and again
+        let cut = [
+            "-----BEGIN CERTIFICATE-----\n!!!\n-----END CERTIFICATE-----\n",
+            "-----BEGIN CERTIFICATE-----\nMIIB\n",
+        ];
+        for cut in cut {
+            let certificate = format!("{}{cut}", serving(&tls).unwrap().certificate);
+            assert_eq!(
+                judged(&ca, &with(tls.clone(), &[(CERTIFICATE, &*certificate)])),
+                State::NeedsAuthority
+            );
         }
 
         // what an authority signs whose key is another one's is trusted by nobody

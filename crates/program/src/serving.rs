@@ -379,9 +379,12 @@ mod tests {
         assert!(get(&client, "/livez").await.is_err());
     }
 
+    #[rstest]
+    #[case::a_port_alone(":0")]
+    #[case::all_addresses("0.0.0.0:0")]
     #[tokio::test]
-    async fn a_port_alone_is_served_in_both_families_and_this_machine_is_known_in_either() {
-        let listener = listen(listen_address(":0").unwrap()).unwrap();
+    async fn a_port_is_served_in_both_families_and_this_machine_is_known_in_either(#[case] address: &str) {
+        let listener = listen(listen_address(address).unwrap()).unwrap();
         let (port, tasks) = (listener.local_addr().unwrap().port(), TaskGroup::new());
         let router = guarded(router(Health::default(), Metrics::default()), &[]);
         http_on(&tasks, TcpListener::from_std(listener).unwrap(), router);

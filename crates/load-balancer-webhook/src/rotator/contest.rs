@@ -9,8 +9,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// How long the registration of another keeper is left that came back.
-const LEFT_FOR: Duration = Duration::from_mins(10);
+/// How long the registration, or the certificate in a secret, of another keeper is left that came back.
+pub(super) const LEFT_FOR: Duration = Duration::from_mins(10);
 
 /// What was replaced last.
 #[derive(Debug, Default)]

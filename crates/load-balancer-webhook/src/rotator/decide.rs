@@ -14,6 +14,8 @@ use crate::registration::{Registration, Write};
 pub(super) struct Seen<'a> {
     pub(super) authority: Option<Authority>,
     pub(super) serving: Option<Serving>,
+    /// This process served with a certificate of the authority: a serving certificate of another one is made anew alone.
+    pub(super) is_known: bool,
     /// Names that the serving certificate must be good for.
     pub(super) names: &'a BTreeSet<String>,
     /// Each registration with its object; those of which nothing is known yet are left out.
@@ -39,9 +41,13 @@ pub(super) struct RotationPlan {
 
 /// Certificates first: no registration names an authority that has signed no serving certificate yet.
 pub(super) fn decide(seen: Seen<'_>) -> RotationPlan {
-    let Seen { authority, serving, names, registered, now } = seen;
+    let Seen { authority, serving, is_known, names, registered, now } = seen;
     let at_once = |step| RotationPlan { steps: vec![step], again: None };
-    match (state(authority.as_ref(), serving.as_ref(), names, now), authority, serving) {
+    let state = match state(authority.as_ref(), serving.as_ref(), names, now) {
+        State::NeedsAuthority if is_known => State::NeedsServing,
+        state => state,
+    };
+    match (state, authority, serving) {
         (State::Good { until }, Some(authority), Some(serving)) => {
             let bundle = authority.bundle();
             let writes =
@@ -74,8 +80,14 @@ mod tests {
         let names = names(&["a.svc"]);
         let webhooks = webhooks("harvester-system", &Address::Service);
         let unregistered = || webhooks.iter().map(|one| (one, None)).collect::<Vec<_>>();
-        let mut seen =
-            Seen { authority: None, serving: None, names: &names, registered: unregistered(), now };
+        let mut seen = Seen {
+            authority: None,
+            serving: None,
+            is_known: false,
+            names: &names,
+            registered: unregistered(),
+            now,
+        };
         assert_eq!(decide(seen.clone()), RotationPlan { steps: vec![Step::MakeAuthority], again: None });
 
         let authority = new_authority(None, now).unwrap();
@@ -125,11 +137,31 @@ mod tests {
         let seen = Seen {
             authority: Some(authority.clone()),
             serving: Some(serving),
+            is_known: false,
             names: &mine,
             registered: vec![],
             now,
         };
         let expected = Step::MakeServing { authority, names: names(&["a.svc", "b.svc"]) };
         assert_eq!(decide(seen).steps, [expected]);
+    }
+
+    #[test]
+    fn a_pair_that_somebody_put_beside_an_authority_that_is_known_costs_no_new_authority() {
+        let now = "2026-08-20T10:00:00Z".parse().unwrap();
+        let [authority, foreign] = [(), ()].map(|()| new_authority(None, now).unwrap());
+        let names = names(&["a.svc"]);
+        let other = new_serving(&foreign, &names, now).unwrap();
+        let mut seen = Seen {
+            authority: Some(authority.clone()),
+            serving: Some(Serving { authority: authority.certificate.clone(), ..other }),
+            is_known: false,
+            names: &names,
+            registered: vec![],
+            now,
+        };
+        assert_eq!(decide(seen.clone()).steps, [Step::MakeAuthority]);
+        seen.is_known = true;
+        assert_eq!(decide(seen).steps, [Step::MakeServing { authority, names: names.clone() }]);
     }
 }

@@ -1,8 +1,12 @@
 //! The secrets with the certificates: filled where they are there, made where the role may, else waited for.
 
+use std::time::Duration;
+
+use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use load_balancer_webhook::{Address, Metrics, prepare};
 use program::{Clock, TaskGroup};
+use serde_json::json;
 use test_cluster::{Rights, TestCluster, User, component_tests};
 
 use super::fixtures::{NAME, WRITER, config, policy, unregister};
@@ -51,6 +55,41 @@ component_tests! {
         let writes: Vec<_> = cluster.harvester.work_of(User::Webhook);
         let made = writes.iter().filter(|one| one.verb == "create" && one.resource() == "secrets");
         assert_eq!(made.count(), 0, "{writes:#?}");
+        tasks.end().await;
+        unregister(&cluster).await;
+    }
+
+    // an ExternalSecret, or a GitOps agent that heals what drifts
+    #[simulated_only("what came back is left for ten minutes")]
+    async fn what_another_program_puts_into_a_secret_again_is_replaced_once_and_then_rarely(cluster: TestCluster) {
+        let tasks = TaskGroup::new();
+        start(&cluster, &tasks).await.unwrap();
+        // the webhook stored its own at its start
+        cluster.advance(Duration::from_mins(11)).await;
+        let [_, tls] = keys();
+        let foreign = rcgen::generate_simple_self_signed(vec!["other".to_owned()]).unwrap();
+        let texts = [foreign.cert.pem(), foreign.signing_key.serialize_pem()];
+        let [certificate, key] = texts.map(|text| ByteString(text.into_bytes()));
+        let theirs = json!({"data": {"tls.crt": certificate, "tls.key": key}});
+        let is_there = async || {
+            let secret = cluster.harvester.get::<Secret>(&tls).await.unwrap();
+            secret.data.unwrap()["tls.crt"] == certificate
+        };
+        cluster.harvester.forget_requests();
+        let written = || {
+            let requests = cluster.harvester.work_of(User::Webhook).into_iter();
+            let writes = requests.filter(|request| request.is_write());
+            writes.map(|request| request.resource()).collect::<Vec<_>>()
+        };
+        for is_left in [false, true] {
+            cluster.harvester.patch::<Secret>(&tls, theirs.clone()).await;
+            cluster.settle().await;
+            // neither a new authority nor a registration
+            assert_eq!((is_there().await, written()), (is_left, vec!["secrets".to_owned()]));
+        }
+        cluster.advance(Duration::from_mins(10)).await;
+        cluster.settle().await;
+        assert_eq!((is_there().await, written()), (false, vec!["secrets".to_owned(); 2]));
         tasks.end().await;
         unregister(&cluster).await;
     }

@@ -10,14 +10,14 @@ use socket2::{Domain, Protocol, Socket, Type};
 /// Connections that may wait to be accepted; the number of tokio.
 const WAITING: i32 = 1_024;
 
-/// Listens without blocking. `[::]`, which `flags::listen_address` makes of `:PORT`, is all addresses of both families,
-/// or those of IPv4 on a machine without IPv6.
+/// Listens without blocking. `[::]`, which `flags::listen_address` makes of `:PORT`, and `0.0.0.0` are all addresses of both
+/// families, as in Go, or those of IPv4 on a machine without IPv6.
 ///
 /// # Errors
 /// When the port is taken.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let bound = if address.ip() == Ipv6Addr::UNSPECIFIED {
-        match in_both_families(address) {
+    let bound = if address.ip().is_unspecified() {
+        match in_both_families(address.port()) {
             // whoever has the port in one family would get the requests of that one
             Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
                 TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port()))
@@ -32,13 +32,13 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-fn in_both_families(address: SocketAddr) -> io::Result<TcpListener> {
+fn in_both_families(port: u16) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP))?;
     // else the machine's setting net.ipv6.bindv6only decides
     socket.set_only_v6(false)?;
     // else connections that a former process closed hold the port for a minute
     socket.set_reuse_address(true)?;
-    socket.bind(&address.into())?;
+    socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;
     socket.listen(WAITING)?;
     Ok(socket.into())
 }

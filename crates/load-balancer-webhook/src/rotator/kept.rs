@@ -1,0 +1,213 @@
+//! The certificates that this process served with or stored last, and what to go by where another program writes its own into
+//! the secrets.
+//!
+//! A program that reconciles a secret (an ExternalSecret, a GitOps agent) puts its pair back whenever the rotator replaces it, in
+//! turn and for ever, and a new authority is three registrations each time. So what comes back within [`LEFT_FOR`] after this
+//! process stored its own is left there for the rest of that time, while the process serves and registers the pair that it has
+//! in memory. A secret that is deleted or emptied is no keeper's, and is filled at once: people empty it to have a certificate
+//! made anew. Pure.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use tokio::time::Instant;
+
+use super::contest::{LEFT_FOR, Told};
+use crate::certificate::{Authority, Serving, State, state};
+use crate::secret::{self, CA_SECRET, TLS_SECRET};
+
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    /// Both were good when they were seen or stored.
+    pair: Option<(Authority, Serving)>,
+    /// The authority that this process stored last, and when.
+    ca: Option<(Authority, Instant)>,
+    /// When this process stored a serving certificate last.
+    tls: Option<Instant>,
+    /// Somebody heard that a secret is left, since this process stored one.
+    told: bool,
+    /// How long a secret is left.
+    until: Option<Instant>,
+}
+
+/// The certificates to go by.
+#[derive(Debug, PartialEq)]
+pub(super) struct Chosen {
+    pub(super) authority: Option<Authority>,
+    pub(super) serving: Option<Serving>,
+    /// The authority is the one whose certificate this process served with: if the two do not fit, somebody wrote into the
+    /// secret of the other.
+    pub(super) is_known: bool,
+    /// The secret that is left as it is, and whether somebody heard of it.
+    pub(super) left: Option<(&'static str, Told)>,
+}
+
+impl Kept {
+    /// What the secrets hold, or the pair in memory while one of them is left.
+    pub(super) fn chosen(
+        &mut self,
+        ca: Option<&Secret>,
+        tls: Option<&Secret>,
+        names: &BTreeSet<String>,
+        now: Timestamp,
+        at: Instant,
+    ) -> Chosen {
+        self.until = None;
+        if !ca.is_some_and(secret::has_certificate) {
+            self.ca = None;
+        }
+        if !tls.is_some_and(secret::has_certificate) {
+            self.tls = None;
+        }
+        let (authority, serving) = (ca.and_then(secret::authority), tls.and_then(secret::serving));
+        if let (Some(authority), Some(serving)) = (&authority, &serving)
+            && is_good(authority, serving, names, now)
+        {
+            self.pair = Some((authority.clone(), serving.clone()));
+        }
+        let good = self.pair.as_ref().filter(|(authority, serving)| is_good(authority, serving, names, now));
+        let Some((own, own_serving)) = good else {
+            return Chosen { authority, serving, is_known: false, left: None };
+        };
+        let is_known = authority.as_ref() == Some(own);
+        if is_known && serving.as_ref() == Some(own_serving) {
+            return Chosen { authority, serving, is_known, left: None };
+        }
+        let (secret, stored) = if is_known {
+            (TLS_SECRET, self.tls)
+        } else {
+            // an authority that was stored a moment ago has signed no serving certificate yet
+            let replaced = self.ca.as_ref().filter(|(stored, _)| authority.as_ref() != Some(stored));
+            (CA_SECRET, replaced.map(|(_, stored)| *stored))
+        };
+        let until = stored.map(|stored| stored + LEFT_FOR).filter(|until| *until > at);
+        if until.is_none() {
+            return Chosen { authority, serving, is_known, left: None };
+        }
+        self.until = until;
+        let told = if self.told { Told::Before } else { Told::Now };
+        self.told = true;
+        let (authority, serving) = (Some(own.clone()), Some(own_serving.clone()));
+        Chosen { authority, serving, is_known: true, left: Some((secret, told)) }
+    }
+
+    /// This process stored an authority.
+    pub(super) fn stored_authority(&mut self, authority: Authority, at: Instant) {
+        self.ca = Some((authority, at));
+        self.told = false;
+    }
+
+    /// This process stored a serving certificate of this authority.
+    pub(super) fn stored_serving(
+        &mut self,
+        authority: Authority,
+        serving: Serving,
+        names: &BTreeSet<String>,
+        now: Timestamp,
+        at: Instant,
+    ) {
+        self.tls = Some(at);
+        self.told = false;
+        // an authority whose key is another one's signs what nobody trusts
+        if is_good(&authority, &serving, names, now) {
+            self.pair = Some((authority, serving));
+        }
+    }
+
+    /// When a secret that is left will be stored again.
+    pub(super) fn until(&self) -> Option<Instant> {
+        self.until
+    }
+}
+
+fn is_good(authority: &Authority, serving: &Serving, names: &BTreeSet<String>, now: Timestamp) -> bool {
+    matches!(state(Some(authority), Some(serving), names, now), State::Good { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::ByteString;
+
+    use super::*;
+    use crate::certificate::{new_authority, new_serving};
+    use crate::secret::{with_authority, with_serving};
+
+    fn now() -> Timestamp {
+        "2026-08-20T10:00:00Z".parse().unwrap()
+    }
+
+    fn names() -> BTreeSet<String> {
+        BTreeSet::from(["a.svc".to_owned()])
+    }
+
+    fn pair() -> (Authority, Serving) {
+        let authority = new_authority(None, now()).unwrap();
+        let serving = new_serving(&authority, &names(), now()).unwrap();
+        (authority, serving)
+    }
+
+    fn look(kept: &mut Kept, ca: Option<&Secret>, tls: Option<&Secret>, at: Instant) -> Chosen {
+        kept.chosen(ca, tls, &names(), now(), at)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pair_that_comes_back_beside_our_authority_is_left_for_ten_minutes_while_ours_is_served() {
+        let ((authority, serving), (_, other)) = (pair(), pair());
+        let (ca, tls) = (with_authority(None, "lb", &authority), with_serving(None, "lb", &serving));
+        let theirs = Serving { authority: serving.authority.clone(), ..other };
+        let theirs = with_serving(Some(tls.clone()), "lb", &theirs);
+        let (mut kept, begun) = (Kept::default(), Instant::now());
+        // a process that has just started cannot tell whose secret is wrong
+        let chosen = look(&mut kept, Some(&ca), Some(&theirs), begun);
+        assert_eq!((chosen.is_known, chosen.left), (false, None));
+        look(&mut kept, Some(&ca), Some(&tls), begun);
+        // what this process has not stored itself is replaced
+        let chosen = look(&mut kept, Some(&ca), Some(&theirs), begun);
+        assert_eq!((chosen.is_known, chosen.left, kept.until()), (true, None, None));
+        assert_eq!(chosen.serving, secret::serving(&theirs));
+
+        kept.stored_serving(authority.clone(), serving.clone(), &names(), now(), begun);
+        for told in [Told::Now, Told::Before] {
+            let chosen = look(&mut kept, Some(&ca), Some(&theirs), begun);
+            assert_eq!((chosen.authority, chosen.serving), (Some(authority.clone()), Some(serving.clone())));
+            assert_eq!((chosen.left, kept.until()), (Some((TLS_SECRET, told)), Some(begun + LEFT_FOR)));
+        }
+        let chosen = look(&mut kept, Some(&ca), Some(&theirs), begun + LEFT_FOR);
+        assert_eq!((chosen.is_known, chosen.left, kept.until()), (true, None, None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_authority_that_comes_back_is_left_and_a_pair_of_another_replica_is_taken() {
+        let ((authority, serving), (foreign, other)) = (pair(), pair());
+        let (ca, tls) = (with_authority(None, "lb", &authority), with_serving(None, "lb", &serving));
+        let (mut kept, begun) = (Kept::default(), Instant::now());
+        let (former, its_serving) = pair();
+        let (former, its_serving) =
+            (with_authority(None, "lb", &former), with_serving(None, "lb", &its_serving));
+        look(&mut kept, Some(&former), Some(&its_serving), begun);
+        kept.stored_authority(authority.clone(), begun);
+        assert_eq!(look(&mut kept, Some(&ca), Some(&its_serving), begun).left, None, "it signs next");
+        kept.stored_serving(authority.clone(), serving, &names(), now(), begun);
+        let theirs = with_authority(Some(ca), "lb", &foreign);
+        let chosen = look(&mut kept, Some(&theirs), Some(&tls), begun);
+        assert_eq!((chosen.authority, chosen.left), (Some(authority), Some((CA_SECRET, Told::Now))));
+
+        let chosen = look(&mut kept, Some(&theirs), Some(&with_serving(None, "lb", &other)), begun);
+        assert_eq!((chosen.authority, chosen.serving), (Some(foreign), Some(other)));
+        assert_eq!((chosen.left, kept.until()), (None, None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_secret_that_is_emptied_or_deleted_is_filled_at_once() {
+        let (authority, serving) = pair();
+        let (ca, mut tls) = (with_authority(None, "lb", &authority), with_serving(None, "lb", &serving));
+        tls.data.get_or_insert_default().insert("tls.crt".to_owned(), ByteString(Vec::new()));
+        for emptied in [Some(&tls), None] {
+            let (mut kept, begun) = (Kept::default(), Instant::now());
+            kept.stored_serving(authority.clone(), serving.clone(), &names(), now(), begun);
+            let chosen = look(&mut kept, Some(&ca), emptied, begun);
+            assert_eq!((chosen.is_known, chosen.serving, chosen.left), (true, None, None));
+        }
+    }
+}

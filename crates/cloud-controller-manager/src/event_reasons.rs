@@ -217,7 +217,7 @@ const ON_NODES: &[EventReason] = &[
         "ProviderIdOutdated",
         NODE,
         "the VM was made again under its name, and the Node has the former one's provider ID",
-        "delete the Node and restart its kubelet",
+        "one Node at a time: drain it, delete it and restart its kubelet; a server with etcd of RKE2 or K3s is replaced",
     ),
 ];
 

@@ -13,6 +13,9 @@ use kube::ResourceExt;
 
 use crate::{announced::Announced, outage::Outage};
 
+/// Labels of Nodes on which etcd may run.
+const SERVER_ROLES: [&str; 2] = ["node-role.kubernetes.io/etcd", "node-role.kubernetes.io/control-plane"];
+
 /// Harvester's VMs.
 pub(crate) struct VmInstances {
     vms: GuestVms,
@@ -73,6 +76,21 @@ fn is_named_by(node: &Node, vm: &str, provider_id: &str) -> bool {
     }
 }
 
+/// What helps a Node that has to go. Kubernetes ends its Pods at once, past every PodDisruptionBudget. RKE2 and K3s take its etcd
+/// member away too, and its server does not join again (k3s issues 3973 and 13498).
+fn made_anew(node: &Node, then: &str) -> String {
+    let name = node.name_any();
+    let is_server = SERVER_ROLES.iter().any(|role| node.labels().contains_key(*role));
+    let server = if is_server {
+        format!(
+            "if RKE2 or K3s runs etcd on it, put a new server in its place, for its etcd member goes with node {name}; else "
+        )
+    } else {
+        String::new()
+    };
+    format!("{server}drain node {name}, delete it and {then}, one node at a time")
+}
+
 /// The Node is of a former VM of this name: Kubernetes lets nobody change a provider ID.
 fn made_again(node: &Node, vm: &str, provider_id: &str) -> Option<String> {
     let there = node.spec.as_ref()?.provider_id.as_deref()?;
@@ -81,7 +99,8 @@ fn made_again(node: &Node, vm: &str, provider_id: &str) -> Option<String> {
     (there != provider_id).then(|| {
         format!(
             "node {name} has the provider ID of VM {former}, but VM {vm} was made again and is {provider_id} now; a provider \
-             ID cannot be changed: delete node {name} and restart its kubelet, and a new one takes its place"
+             ID cannot be changed: {}",
+            made_anew(node, "restart its kubelet, and a new one takes its place")
         )
     })
 }
@@ -101,7 +120,8 @@ fn foreign(node: &Node) -> Option<Option<Explanation>> {
     let id = id_of_other_cloud(node)?;
     let alone = format!(
         "node {name} has the provider ID {id} of another cloud: it gets no label, address or taint from Harvester and is \
-         not removed; if it is a VM of Harvester, delete the node and start its kubelet without --provider-id"
+         not removed; if it is a VM of Harvester, {}",
+        made_anew(node, "start its kubelet without --provider-id")
     );
     Some(Some(Explanation::new("NodeOfAnotherCloud", alone)))
 }
@@ -213,6 +233,25 @@ mod tests {
     fn a_node_whose_vm_was_made_again_is_told_what_to_do(#[case] there: &str, #[case] told: bool) {
         let node = json!({"metadata": {"name": "worker-1"}, "spec": {"providerID": there}});
         let why = made_again(&serde_json::from_value(node).unwrap(), "worker-1", NEW);
-        assert_eq!(why.is_some_and(|why| why.contains("delete node worker-1 and restart its kubelet")), told);
+        assert_eq!(
+            why.is_some_and(|why| why.contains("drain node worker-1, delete it and restart its kubelet")),
+            told
+        );
+    }
+
+    #[rstest]
+    #[case::a_server("node-role.kubernetes.io/etcd", true)]
+    #[case::a_worker("node-role.kubernetes.io/worker", false)]
+    fn a_server_of_rke2_or_k3s_is_replaced_and_not_deleted(#[case] role: &str, #[case] expected: bool) {
+        let node =
+            json!({"metadata": {"name": "server-1", "labels": {role: "true"}}, "spec": {"providerID": OLD}});
+        let node = serde_json::from_value(node).unwrap();
+        let other = json!({"metadata": {"name": "server-1", "labels": {role: "true"}},
+            "spec": {"providerID": "aws:///eu-1/i-0123"}});
+        let other = foreign(&serde_json::from_value(other).unwrap()).flatten().unwrap().message;
+        for told in [made_again(&node, "server-1", NEW).unwrap(), other] {
+            assert!(told.contains("drain node server-1, delete it"), "{told}");
+            assert_eq!(told.contains("put a new server in its place"), expected, "{told}");
+        }
     }
 }

@@ -349,7 +349,9 @@ impl Rotator {
         match step {
             Step::MakeAuthority => {
                 let stored = self.secret(&self.ca, CA_SECRET);
-                let former = stored.as_deref().and_then(secret::first_certificate);
+                // not one that a stranger put there: the other replicas serve by ours until they have seen the new one
+                let own = self.kept().own_certificate();
+                let former = own.or_else(|| stored.as_deref().and_then(secret::first_certificate));
                 let authority = new_authority(former, now)?;
                 let secret = secret::with_authority(stored.as_deref().cloned(), &self.namespace, &authority);
                 if self.store(&self.ca, CA_SECRET, secret).await? {

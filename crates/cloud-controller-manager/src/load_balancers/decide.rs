@@ -243,7 +243,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     let is_gone = forbidden
         && matches!(seen.load_balancer, Found::Absent)
         && settled_datapath(seen) == Some(path)
-        && handover::is_for_good(service, &faults);
+        && handover::is_for_good(service, seen.backends.as_ref());
     let taken_back = taken_back || is_gone;
     if forbidden {
         // an Event about a load balancer that does not exist is no news

@@ -38,8 +38,6 @@ pub const TRIES: usize = 50;
 #[derive(Default)]
 struct Course {
     is_fresh: bool,
-    /// The last wait heard nothing: what was seen before it may be old.
-    heard_nothing: bool,
     is_alone: bool,
     has_changed_way: bool,
     tries: usize,
@@ -127,7 +125,7 @@ impl Session<'_> {
             } else {
                 turns.beside_others(machine).await
             };
-            let seen = self.see_again(machine, course.is_fresh, course.heard_nothing).await?;
+            let seen = self.see(machine, course.is_fresh).await?;
             course.is_ours = seen.claim.as_deref().is_some_and(|claim| VolumeRecord::of(claim).is_some());
             if let Some((ownership, leaving)) = seen.recorded().leaving() {
                 drop(turn);
@@ -159,13 +157,10 @@ impl Session<'_> {
                 }
                 Next::Wait(until) => {
                     drop(turn);
-                    course.heard_nothing = match until {
+                    match until {
                         Some(_) => self.change(&changes, until).await,
-                        None => {
-                            let has_read = seen.is_fresh || course.heard_nothing;
-                            self.change_in_patience(&changes, None, has_read).await?
-                        }
-                    };
+                        None => self.in_patience(self.change(&changes, None)).await?,
+                    }
                     course.is_fresh = false;
                     continue;
                 }
@@ -319,8 +314,7 @@ impl Session<'_> {
     }
 
     /// Waits until the instance has the disk, or the machine does not run. Not so where somebody took it away again. A watch
-    /// may be late by a whole stay of the volume: the instance is read, unless the watch shows it as of after `vm`, and after
-    /// each wait that heard nothing.
+    /// may be late by a whole stay of the volume: the instance is read, unless the watch shows it as of after `vm`.
     async fn until_ready(
         &self,
         machine: &str,
@@ -328,17 +322,14 @@ impl Session<'_> {
         course: &mut Course,
         changes: &Changes,
     ) -> Result<Ready, Refusal> {
-        let mut heard_nothing = false;
         loop {
-            let read = if heard_nothing { self.read_past_watches(machine).await } else { None };
             let watched = match self.call.machines().await {
                 Some(machines) => machines.get(&self.call.key(machine)),
                 None => Some(vm.clone()),
             };
-            let mut vmi = match (read, self.call.instances().await) {
-                (Some(vmi), _) => vmi,
-                (None, Some(instances)) => self.watched_instance(&instances, machine),
-                (None, None) => self.read_instance(machine).await?,
+            let mut vmi = match self.call.instances().await {
+                Some(instances) => self.watched_instance(&instances, machine),
+                None => self.read_instance(machine).await?,
             };
             let volume = self.volume.as_str();
             let mut disk = hotplug::disk(watched.as_deref(), vmi.as_deref(), volume);
@@ -377,7 +368,7 @@ impl Session<'_> {
             match self.follow(&mut course.following, watched, vmi).await? {
                 Followed::Wait(until) => {
                     let until = until.into_iter().chain(leaves_at).min();
-                    heard_nothing = self.change_in_patience(changes, until, heard_nothing).await?;
+                    self.in_patience(self.change(changes, until)).await?;
                 }
                 Followed::Healed => return Ok(Ready::Again),
                 Followed::Refused { version, why } => return Ok(Ready::Refused { version, why }),

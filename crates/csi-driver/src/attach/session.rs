@@ -16,7 +16,7 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 use tokio::{
     sync::{OnceCell, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock},
-    time::{Instant, sleep, timeout, timeout_at},
+    time::{Instant, sleep, timeout_at},
 };
 
 use super::{
@@ -135,33 +135,6 @@ impl<'a> Session<'a> {
             None => self.read_machine(machine).await?,
         };
         Ok(Seen { claim, vm, vmi, is_fresh })
-    }
-
-    /// [`Session::see`]; after a wait in which no watch told of a change all is read, or what they say counts where the host
-    /// does not answer soon: others wait for this machine meanwhile.
-    pub(super) async fn see_again(
-        &self,
-        machine: &str,
-        is_fresh: bool,
-        heard_nothing: bool,
-    ) -> Result<Seen, Refusal> {
-        if heard_nothing
-            && !is_fresh
-            && let Ok(Ok(seen)) = timeout(LOOK_AGAIN, self.see(machine, true)).await
-        {
-            return Ok(seen);
-        }
-        self.see(machine, is_fresh).await
-    }
-
-    /// Reads the machine, which is known from then on, and returns its instance. `None` where the host does not answer.
-    pub(super) async fn read_past_watches(
-        &self,
-        machine: &str,
-    ) -> Option<Option<Arc<VirtualMachineInstance>>> {
-        let read = async { tokio::join!(self.read_machine(machine), self.read_instance(machine)) };
-        let (vm, vmi) = timeout(LOOK_AGAIN, read).await.ok()?;
-        vm.and(vmi).ok()
     }
 
     /// Refuses another cluster's claim. Our own one is known by the label of our machine, which is mostly watched.
@@ -430,41 +403,20 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Waits for a change of what is watched, at most until then. Returns whether none came: watches whose connection a
-    /// proxy holds are silent, and have no error.
-    pub(super) async fn change(&self, changes: &Changes, until: Option<Instant>) -> bool {
+    /// Waits for a change of what is watched, at most until then.
+    pub(super) async fn change(&self, changes: &Changes, until: Option<Instant>) {
         let longest = until.map_or(LOOK_AGAIN, |until| until.saturating_duration_since(Instant::now()));
         self.wait(async {
             tokio::select! {
-                () = changes.next() => false,
-                () = sleep(longest.min(LOOK_AGAIN)) => {
-                    self.call.complete();
-                    true
-                }
+                () = changes.next() => {}
+                () = sleep(longest.min(LOOK_AGAIN)) => self.call.complete(),
             }
         })
-        .await
-    }
-
-    /// [`Session::change`], for as long as a caller is patient. Where that ends and nothing was read past the watches
-    /// (`has_read`), it is a reason to read and no refusal yet.
-    ///
-    /// # Errors
-    /// As [`Session::in_patience`].
-    pub(super) async fn change_in_patience(
-        &self,
-        changes: &Changes,
-        until: Option<Instant>,
-        has_read: bool,
-    ) -> Result<bool, Refusal> {
-        match self.in_patience(self.change(changes, until)).await {
-            Err(_) if !has_read => Ok(true),
-            waited => waited,
-        }
+        .await;
     }
 
     /// Waits, and has others work meanwhile.
-    pub(super) async fn wait<T>(&self, wait: impl Future<Output = T>) -> T {
+    pub(super) async fn wait(&self, wait: impl Future<Output = ()>) {
         match self.worker {
             Some(worker) => worker.free_during(wait).await,
             None => wait.await,

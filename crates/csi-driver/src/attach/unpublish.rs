@@ -55,12 +55,12 @@ impl Session<'_> {
     /// [`Session::detach`], where a part of it may be done.
     pub(super) async fn detach_by(&self, machine: &str, mut own: Own) -> Result<(), Refusal> {
         let changes = self.call.changes_of(machine).with(self.volume.as_str());
-        let (mut is_fresh, mut heard_nothing, mut tries, mut has_changed_way) = (false, false, 0, false);
+        let (mut is_fresh, mut tries, mut has_changed_way) = (false, 0, false);
         let mut refused: Option<(String, Refusal)> = None;
         let (mut following, mut waits_since, mut has_finished) = (Following::default(), None, false);
         loop {
             let turn = self.attacher.turns.alone(machine).await;
-            let seen = self.see_again(machine, is_fresh, heard_nothing).await?;
+            let seen = self.see(machine, is_fresh).await?;
             if let Some((ownership, leaving)) = seen.recorded().leaving()
                 && !std::mem::replace(&mut has_finished, true)
             {
@@ -97,8 +97,7 @@ impl Session<'_> {
                 }
                 Removed::Later(then) => {
                     drop(turn);
-                    let has_read = seen.is_fresh || heard_nothing;
-                    heard_nothing = self.change_in_patience(&changes, then, has_read).await?;
+                    self.in_patience(self.change(&changes, then)).await?;
                     is_fresh = false;
                 }
                 Removed::Arrives(then) => {
@@ -111,9 +110,8 @@ impl Session<'_> {
                     tries = self.again(tries, machine)?;
                     self.gets_on();
                     match self.until_gone(machine, vm, &mut following, &changes).await? {
-                        // the annotation is removed from what is known: a version that is old is refused. Watches that
-                        // heard nothing of the end show the disk still
-                        Gone::Yes { is_past_watches } => (own.has_left, is_fresh) = (true, is_past_watches),
+                        // the annotation is removed from what is known: a version that is old is refused
+                        Gone::Yes => (own.has_left, is_fresh) = (true, false),
                         Gone::AddedAgain => {}
                     }
                     own.is_settled = true;
@@ -268,8 +266,7 @@ impl Session<'_> {
     }
 
     /// Waits until template, instance and status have the volume no more, or somebody added it again. A watch may be late
-    /// by a whole stay of the volume: the instance is read, unless the watch shows it as of after the write `vm` of this call,
-    /// and after each wait that heard nothing.
+    /// by a whole stay of the volume: the instance is read, unless the watch shows it as of after the write `vm` of this call.
     async fn until_gone(
         &self,
         machine: &str,
@@ -277,20 +274,16 @@ impl Session<'_> {
         following: &mut Following,
         changes: &Changes,
     ) -> Result<Gone, Refusal> {
-        let mut heard_nothing = false;
         loop {
-            let read = if heard_nothing { self.read_past_watches(machine).await } else { None };
-            let is_past_watches = read.is_some();
             let written = vm.as_deref().map(plug::version).unwrap_or_default();
             let vm = match self.call.machines().await {
                 Some(machines) => machines.get(&self.call.key(machine)),
                 None => vm.clone(),
             };
             let volume = self.volume.as_str();
-            let mut vmi = match (read, self.call.instances().await) {
-                (Some(vmi), _) => vmi,
-                (None, Some(instances)) => self.watched_instance(&instances, machine),
-                (None, None) => None,
+            let mut vmi = match self.call.instances().await {
+                Some(instances) => self.watched_instance(&instances, machine),
+                None => None,
             };
             let mut disk = hotplug::disk(vm.as_deref(), vmi.as_deref(), volume);
             if disk == Disk::Absent && !is_later(vmi.as_deref(), &written) {
@@ -299,15 +292,13 @@ impl Session<'_> {
             }
             let progress = match &disk {
                 Disk::Removing(progress) => progress,
-                Disk::Absent => return Ok(Gone::Yes { is_past_watches }),
+                Disk::Absent => return Ok(Gone::Yes),
                 _ => return Ok(Gone::AddedAgain),
             };
             let (vm, vmi) = (vm.as_deref(), vmi.as_deref());
             self.explain("is still in", machine, progress, vm, vmi, BLOCKED_FOR).await;
             match self.follow(following, vm, vmi).await? {
-                Followed::Wait(until) => {
-                    heard_nothing = self.change_in_patience(changes, until, heard_nothing).await?;
-                }
+                Followed::Wait(until) => self.in_patience(self.change(changes, until)).await?,
                 Followed::Healed => {}
                 Followed::Refused { .. } => return Ok(Gone::AddedAgain),
             }
@@ -317,8 +308,7 @@ impl Session<'_> {
 
 /// What came of the wait for a disk to leave.
 enum Gone {
-    /// By what was read, where the watches heard nothing of it.
-    Yes { is_past_watches: bool },
+    Yes,
     /// It is there again: decide again.
     AddedAgain,
 }

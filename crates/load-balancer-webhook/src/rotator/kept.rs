@@ -92,6 +92,11 @@ impl Kept {
         Chosen { authority, serving, is_known: true, left: Some((secret, told)) }
     }
 
+    /// The certificate by which API servers trust what this process, and other replicas with it, serve now.
+    pub(super) fn own_certificate(&self) -> Option<String> {
+        self.pair.as_ref().map(|(authority, _)| authority.certificate.clone())
+    }
+
     /// This process stored an authority.
     pub(super) fn stored_authority(&mut self, authority: Authority, at: Instant) {
         self.ca = Some((authority, at));
@@ -109,9 +114,11 @@ impl Kept {
     ) {
         self.tls = Some(at);
         self.told = false;
-        // an authority whose key is another one's signs what nobody trusts
         if is_good(&authority, &serving, names, now) {
             self.pair = Some((authority, serving));
+        } else {
+            // an authority whose key is another one's signs what nobody trusts: a new one is made, of which nobody else is to blame
+            (self.pair, self.tls) = (None, None);
         }
     }
 
@@ -149,6 +156,19 @@ mod tests {
 
     fn look(kept: &mut Kept, ca: Option<&Secret>, tls: Option<&Secret>, at: Instant) -> Chosen {
         kept.chosen(ca, tls, &names(), now(), at)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_this_process_signed_by_another_ones_key_is_no_other_programs() {
+        let ((authority, serving), (foreign, _)) = (pair(), pair());
+        let mixed = Authority { key: foreign.key, ..authority };
+        let (ca, tls) = (with_authority(None, "lb", &mixed), with_serving(None, "lb", &serving));
+        let (mut kept, begun) = (Kept::default(), Instant::now());
+        look(&mut kept, Some(&ca), Some(&tls), begun);
+        let made = new_serving(&mixed, &names(), now()).unwrap();
+        kept.stored_serving(mixed, made.clone(), &names(), now(), begun);
+        let chosen = look(&mut kept, Some(&ca), Some(&with_serving(Some(tls), "lb", &made)), begun);
+        assert_eq!((chosen.is_known, chosen.left), (false, None), "a new authority is made");
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,7 +11,8 @@
 //! of the address that we handed over distinguishes theirs from ours, over any restart between two writes.
 
 use cloud_provider::{Annotations, IngressAddress, Publish};
-use controller_kit::{Explanation, RawObject};
+use controller_kit::RawObject;
+use guest_vms::Backends;
 use harvester_api::{LoadBalancer, annotations, names::DHCP_ADDRESS};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
@@ -73,12 +74,11 @@ pub(super) fn given(service: &Service, object: Option<&LoadBalancer>) -> Option<
     text(annotations::ALLOCATED_ADDRESS).or_else(by_go).map(str::to_owned)
 }
 
-/// Whether no object will have the address of a Service again whose object is gone, while it has these faults. Where no Node's
-/// machine is known the list may be of another Harvester than the one that holds the address, and a lease is kube-vip's own.
-pub(super) fn is_for_good(service: &Service, faults: &[Explanation]) -> bool {
-    let is_its_own = faults.iter().any(|fault| fault.reason != "UnAvailableLoadBalancer");
+/// Whether no object has the address of a Service any more whose object is not there. Where no Node's machine is known the list may
+/// be of another Harvester than the one that holds the address, and a lease is kube-vip's own.
+pub(super) fn is_for_good(service: &Service, backends: Option<&Backends>) -> bool {
     let is_lease = given(service, None).is_some_and(|given| latest(&given) == DHCP_ADDRESS);
-    is_its_own && !is_lease
+    backends.is_some_and(|backends| !backends.eligible.is_empty()) && !is_lease
 }
 
 /// The latest address of each family among those `given`: former ones come after it.

@@ -225,7 +225,7 @@ pub(super) fn agents(facts: &Facts) -> Result<Outcome, Outcome> {
     } else if !stopped.is_empty() {
         Outcome::amber(
             format!("without an instance: {}", some(&stopped)),
-            "start these VirtualMachines, or delete their Nodes",
+            "start these VirtualMachines; of machines that are gone for good delete the Nodes",
         )
     } else {
         Outcome::green("every machine's agent is connected")

@@ -73,7 +73,8 @@ pub(super) fn ccm(facts: &Facts) -> Result<Outcome, Outcome> {
 /// The ServiceAccount of a cloud provider that may do nothing outside of namespaces.
 fn unbound(facts: &Facts) -> Option<String> {
     let bindings = items(&facts.guest, read::BINDINGS).ok()?;
-    let providers = running(facts).ok()?.filter(|workload| is_provider(workload));
+    let providers =
+        running(facts).ok()?.filter(|workload| is_provider(workload) && !has_own_kubeconfig(workload));
     let mut accounts = providers.filter_map(|workload| {
         let account = workload["spec"]["template"]["spec"]["serviceAccountName"].as_str()?;
         Some((text(workload, "/metadata/namespace"), account))
@@ -81,6 +82,17 @@ fn unbound(facts: &Facts) -> Option<String> {
     let unbound =
         accounts.find(|(namespace, name)| !bindings.iter().any(|binding| is_for(binding, namespace, name)));
     unbound.map(|(namespace, name)| format!("{namespace}/{name}"))
+}
+
+/// Whether a container names a kubeconfig, so that the ServiceAccount counts for nothing.
+fn has_own_kubeconfig(workload: &Value) -> bool {
+    members(&workload["spec"]["template"]["spec"]["containers"]).iter().any(|container| {
+        let mut words = ["command", "args"].into_iter().flat_map(|key| members(&container[key]));
+        let is_named = words.any(|word| {
+            word.as_str().is_some_and(|word| word.trim_start_matches('-').starts_with("kubeconfig"))
+        });
+        is_named || members(&container["env"]).iter().any(|variable| variable["name"] == "KUBECONFIG")
+    })
 }
 
 /// Whether the binding is for the ServiceAccount: as such, as a user, or by a group that it is in. What Kubernetes' own bindings

@@ -211,6 +211,20 @@ fn a_cloud_provider_that_leads_and_may_do_nothing_in_the_guest_cluster_is_red(
     assert_eq!(told, expected);
 }
 
+#[test]
+fn a_cloud_provider_with_a_kubeconfig_of_its_own_needs_no_account() {
+    let told = told(|facts| {
+        change(&mut facts.guest, read::DEPLOYMENTS, |all| {
+            let pod = &mut all["items"][0]["spec"]["template"]["spec"];
+            pod["serviceAccountName"] = json!("provider");
+            pod["containers"][0]["args"] = json!(["--kubeconfig=/etc/guest"]);
+        });
+        let binding = json!({"roleRef": {"name": "x"}, "subjects": [{"kind": "User", "name": "other"}]});
+        answers(&mut facts.guest, read::BINDINGS, list(&json!([binding])));
+    });
+    assert_eq!(told, []);
+}
+
 /// K3s makes it where `disable: [servicelb]` was forgotten, also with `disable-cloud-controller: true`.
 #[test]
 fn service_lb_of_k3s_is_a_second_provider() {

@@ -103,6 +103,8 @@ fn an_address_whose_object_is_gone_goes_where_a_fault_keeps_another_object_from_
 #[case::a_lease(json!({ASKED: DHCP_ADDRESS, GIVEN: DHCP_ADDRESS, annotations::IPAM: "static"}), false)]
 // the list may be of another server
 #[case::no_machine_is_known(json!({annotations::RECORDED_DATA_PATH: "host"}), true)]
+#[case::nor_beside_a_fault(json!({annotations::RECORDED_DATA_PATH: "host", annotations::IPAM: "static"}), true)]
+#[case::nor_in_the_guest(json!({ASKED: "10.0.0.9", GIVEN: "10.0.0.9", annotations::IPAM: "static"}), true)]
 fn an_address_that_no_object_gave_or_that_an_unseen_one_may_hold_stays_published(
     #[case] there: serde_json::Value,
     #[case] are_machines_unknown: bool,

@@ -25,7 +25,7 @@ use super::{
     pace::UNMOUNTED_FOR,
     plug,
     session::{BLOCKED_FOR, LOOK_AGAIN, SILENT_FOR, Seen, Session, class, is_bound, is_later},
-    watches::Changes,
+    watches::{Changes, HEARD_WITHIN},
 };
 use crate::{refusal::Refusal, volume::record::VolumeRecord};
 use decide::{Answers, Facts, Order, Question, Step, Why, Write};
@@ -46,6 +46,8 @@ struct Course {
     written: String,
     /// The volume is none of the Go driver's.
     is_ours: bool,
+    /// Which machines have the volume, by a list, and when that was.
+    listed: Option<(Instant, Vec<String>)>,
     /// When the annotation was written that this call added the disk by.
     annotated: Option<Instant>,
     /// The version of the machine for which the host refused a write, and why.
@@ -139,7 +141,19 @@ impl Session<'_> {
             if course.look(&seen)? {
                 continue;
             }
-            let vm = match self.next(machine, usage, &seen, course.is_alone).await? {
+            // the Go driver, which writes no annotation, may have it elsewhere. Before the turn: a list takes its time, in which
+            // others may come into the machine, and which of the disks comes next is decided after it
+            let is_absent = || {
+                hotplug::disk(seen.vm.as_deref(), seen.vmi.as_deref(), self.volume.as_str()) == Disk::Absent
+            };
+            course.listed = course.listed.take().filter(|(at, _)| at.elapsed() < HEARD_WITHIN);
+            if !course.is_ours && course.listed.is_none() && is_absent() && self.call.may_be_old().await {
+                drop(turn);
+                course.listed = Some((Instant::now(), self.machines_with_volume(Some(machine), true).await?));
+                continue;
+            }
+            let listed = course.listed.as_ref().map(|(_, machines)| &machines[..]);
+            let vm = match self.next(machine, usage, &seen, course.is_alone, listed).await? {
                 Next::Alone => {
                     course.is_alone = true;
                     continue;
@@ -231,6 +245,7 @@ impl Session<'_> {
         usage: Option<&Usage>,
         seen: &Seen,
         is_alone: bool,
+        listed: Option<&[String]>,
     ) -> Result<Next, Refusal> {
         let facts = Facts {
             volume: self.volume.as_str(),
@@ -249,7 +264,7 @@ impl Session<'_> {
         loop {
             return match decide::decide(&facts, &answers) {
                 Step::Ask(question) => {
-                    self.ask(question, &facts, &mut answers).await?;
+                    self.ask(question, &facts, listed, &mut answers).await?;
                     continue;
                 }
                 Step::Refuse(why) => {
@@ -270,7 +285,13 @@ impl Session<'_> {
 
     /// # Errors
     /// Where a question gets no answer, and while the disk is kept out of the machine.
-    async fn ask(&self, question: Question, facts: &Facts<'_>, answers: &mut Answers) -> Result<(), Refusal> {
+    async fn ask(
+        &self,
+        question: Question,
+        facts: &Facts<'_>,
+        listed: Option<&[String]>,
+        answers: &mut Answers,
+    ) -> Result<(), Refusal> {
         let (seen, machine) = (facts.seen, facts.machine);
         let (Some(claim), vm) = (&seen.claim, seen.vm.as_deref()) else { return Ok(()) };
         match (question, vm) {
@@ -298,16 +319,16 @@ impl Session<'_> {
                 let is_former_self = former.vm == machine && vm.is_none();
                 answers.there = if is_former_self { There::NoMachine } else { there };
             }
-            (Question::Watched | Question::Listed, _) => {
-                // the Go driver, which writes no annotation, may have it elsewhere
-                let is_ours = VolumeRecord::of(claim).is_some();
-                let may_be_old = !is_ours && self.call.may_be_old().await;
-                let is_listed = may_be_old || question == Question::Listed && seen.is_fresh;
-                let machines = self.machines_with_volume(Some(machine), is_listed).await?;
-                answers.elsewhere = match question {
-                    Question::Watched if !may_be_old => Elsewhere::Watched(machines),
-                    _ => Elsewhere::In(machines),
-                };
+            (Question::Watched | Question::Listed, _) if listed.is_some() => {
+                answers.elsewhere = Elsewhere::In(listed.unwrap_or_default().to_vec());
+            }
+            (Question::Watched, _) => {
+                answers.elsewhere =
+                    Elsewhere::Watched(self.machines_with_volume(Some(machine), false).await?);
+            }
+            (Question::Listed, _) => {
+                answers.elsewhere =
+                    Elsewhere::In(self.machines_with_volume(Some(machine), seen.is_fresh).await?);
             }
         }
         Ok(())

@@ -30,7 +30,7 @@ pub const KEPT_FOR: Duration = Duration::from_secs(600);
 /// A call waits so long for the first list of a watch, then it reads the object by itself.
 const LISTED_WITHIN: Duration = Duration::from_secs(2);
 /// The watch of machines counts as a list of them for so long after it told something: it may be silent and have no error.
-const HEARD_WITHIN: Duration = Duration::from_secs(5);
+pub(super) const HEARD_WITHIN: Duration = Duration::from_secs(5);
 /// A watch that works tells so soon of a write whose answer came.
 const ECHOED_WITHIN: Duration = Duration::from_secs(1);
 /// What of a claim's annotations is read.

@@ -66,10 +66,10 @@ pub(super) enum Question {
     Order,
     /// What the machine of the annotation has of the volume.
     There,
-    /// Which machines have the volume, by watches, which may be old, or by a list where they are silent
-    /// and the volume is the Go driver's.
+    /// Which machines have the volume, by watches, which may be old.
     Watched,
-    /// The same by a list, where all else was read afresh too, or as above.
+    /// The same by a list, where all else was read afresh too, or the watches are silent and the volume is the Go
+    /// driver's.
     Listed,
 }
 

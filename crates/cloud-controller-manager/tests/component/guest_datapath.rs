@@ -8,8 +8,8 @@ use test_cluster::TestCluster;
 
 use super::harness::{
     ALLOCATED_ADDRESS, Ccm, FINALIZER, LOADBALANCER_IPS, allocate, annotation, announce, announced_service,
-    asked, create_service, events, finalizers, harvester_says, ingress, load_balancer, service, set_type,
-    told,
+    asked, create_service, events, finalizers, harvester_says, ingress, join, load_balancer, service,
+    set_type, told,
 };
 
 test_cluster::component_tests! {
@@ -107,6 +107,8 @@ test_cluster::component_tests! {
     /// The pool has the address back, and may give it to another.
     async fn an_address_whose_object_is_gone_is_published_no_more_while_a_fault_keeps_it_from_coming_back(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
+        // the list of Harvester is of the right cluster: it has the machine of a Node
+        join(&cluster, "worker-1", "worker-1", "").await;
         announced_service(&cluster, "{}").await;
         let ipam = async |value: serde_json::Value| {
             let patch = json!({"metadata": {"annotations": {"cloudprovider.harvesterhci.io/ipam": value}}});

@@ -67,8 +67,6 @@ struct Shared<K> {
     /// Of [`Cache::on_delete`].
     deletions: Subscribers<K>,
     ready: watch::Sender<bool>,
-    /// When the watch told something last, and the newest version that it has passed.
-    heard: watch::Sender<Option<(Instant, u64)>>,
     /// Why the watch does not work.
     watch_error: watch::Sender<Option<String>>,
 }
@@ -155,7 +153,6 @@ impl<K: Watched> Cache<K> {
             subscribers: Subscribers::default(),
             deletions: Subscribers::default(),
             ready: watch::Sender::new(false),
-            heard: watch::Sender::new(None),
             watch_error: watch::Sender::new(None),
         }))
     }
@@ -168,22 +165,6 @@ impl<K: Watched> Cache<K> {
     /// Whether the first list is complete, for those who cannot wait.
     pub fn is_ready(&self) -> bool {
         *self.0.ready.borrow()
-    }
-
-    /// For how long the watch has told nothing. One whose connection a proxy holds has no error, and what others did
-    /// meanwhile is not known here.
-    pub fn silent_for(&self) -> Duration {
-        let heard = *self.0.heard.borrow();
-        heard.map_or(Duration::MAX, |(at, _)| at.elapsed())
-    }
-
-    /// Waits until the watch itself has come to this version of an object, or past it. The answer to our own write does
-    /// not count.
-    pub async fn passes(&self, version: &str) {
-        let version = version.parse().unwrap_or(u64::MAX);
-        let mut heard = self.0.heard.subscribe();
-        let has_passed = |heard: &Option<(Instant, u64)>| heard.is_some_and(|(_, passed)| passed >= version);
-        heard.wait_for(has_passed).await.expect("the cache holds the sender");
     }
 
     /// Why the watch does not work now, in the server's words where there are some; nothing while it works.
@@ -262,8 +243,7 @@ impl<K: Watched> Cache<K> {
 
     fn on_event(&self, event: watcher::Event<Undecoded>) {
         let read = |undecoded: Undecoded| undecoded.read().map(|object| self.trimmed(object));
-        let is_news = !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_));
-        if is_news {
+        if !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_)) {
             self.set_watch_error(None);
         }
         let change = match event {
@@ -289,10 +269,6 @@ impl<K: Watched> Cache<K> {
                 None
             }
         };
-        if is_news {
-            let passed = self.known().passed();
-            self.0.heard.send_replace(Some((Instant::now(), passed)));
-        }
         self.tell(change);
     }
 

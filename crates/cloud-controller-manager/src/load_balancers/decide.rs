@@ -240,11 +240,6 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     let wanted = datapath.map(|datapath| Wanted { made_for, config, requested: asked, datapath });
     let kube_vip_sentence = events::kube_vip_sentence(config, path, object.is_some());
     let forbidden = !faults.is_empty() && object.is_none();
-    let is_gone = forbidden
-        && matches!(seen.load_balancer, Found::Absent)
-        && settled_datapath(seen) == Some(path)
-        && handover::is_for_good(service, seen.backends.as_ref());
-    let taken_back = taken_back || is_gone;
     if forbidden {
         // an Event about a load balancer that does not exist is no news
         events.retain(|event| event.event_type == EventType::Warning);
@@ -312,10 +307,6 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
                 Held::Valid | Held::Former => None,
                 Held::Lost | Held::Refused(_) => sharing::given_with_former(service).filter(|_| !has_address),
             };
-            if is_gone && lost.is_some() {
-                // what is written to the Service waits for no object
-                view.load_balancer = LoadBalancerState::Present { addresses: Vec::new() };
-            }
             let published = object.filter(|_| !withheld);
             let is_refused = matches!(seen.held, Held::Refused(_));
             let is_others =

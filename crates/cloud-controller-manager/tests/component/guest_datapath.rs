@@ -8,8 +8,8 @@ use test_cluster::TestCluster;
 
 use super::harness::{
     ALLOCATED_ADDRESS, Ccm, FINALIZER, LOADBALANCER_IPS, allocate, annotation, announce, announced_service,
-    asked, create_service, events, finalizers, harvester_says, ingress, join, load_balancer, service,
-    set_type, told,
+    asked, create_service, events, finalizers, harvester_says, ingress, load_balancer, service, set_type,
+    told,
 };
 
 test_cluster::component_tests! {
@@ -101,31 +101,6 @@ test_cluster::component_tests! {
         let service = self::service(&cluster).await.unwrap();
         let given = [LOADBALANCER_IPS, ALLOCATED_ADDRESS].map(|key| annotation(&service, key));
         assert_eq!(given, [Some("127.9.0.2"); 2]);
-        ccm.stop().await;
-    }
-
-    /// The pool has the address back, and may give it to another.
-    async fn an_address_whose_object_is_gone_is_published_no_more_while_a_fault_keeps_it_from_coming_back(cluster: TestCluster) {
-        let ccm = Ccm::start(&cluster).await;
-        // the list of Harvester is of the right cluster: it has the machine of a Node
-        join(&cluster, "worker-1", "worker-1", "").await;
-        announced_service(&cluster, "{}").await;
-        let ipam = async |value: serde_json::Value| {
-            let patch = json!({"metadata": {"annotations": {"cloudprovider.harvesterhci.io/ipam": value}}});
-            cluster.guest.patch::<Service>("shop/web", patch).await;
-            cluster.settle().await;
-        };
-        ipam("static".into()).await;
-        assert_eq!(annotation(&service(&cluster).await.unwrap(), LOADBALANCER_IPS), Some("127.9.0.1"));
-        let name = load_balancer(&cluster).await.unwrap().metadata.name.unwrap();
-        cluster.harvester.delete::<LoadBalancer>(&format!("team-a/{name}")).await;
-        cluster.settle().await;
-        let gone = service(&cluster).await.unwrap();
-        assert_eq!((annotation(&gone, LOADBALANCER_IPS), ingress(&gone)), (None, vec![]));
-        assert_eq!(told(&cluster, "AddressTakenBack").await, 1);
-        ipam(serde_json::Value::Null).await;
-        allocate(&cluster, "127.9.0.2").await;
-        assert_eq!(annotation(&service(&cluster).await.unwrap(), LOADBALANCER_IPS), Some("127.9.0.2"));
         ccm.stop().await;
     }
 

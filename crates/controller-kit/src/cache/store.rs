@@ -53,11 +53,6 @@ impl<K: Watched> Store<K> {
         own.map(|(_, object)| object.clone()).collect()
     }
 
-    /// The newest version that the watch has passed.
-    pub(super) fn passed(&self) -> u64 {
-        self.watched
-    }
-
     pub(super) fn malformed(&self) -> Vec<(ObjectKey, String)> {
         self.malformed.iter().map(|(key, why)| (key.clone(), why.clone())).collect()
     }

@@ -75,26 +75,6 @@ async fn each_change_is_told_once_whether_it_is_ours_or_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cache_knows_how_far_its_watch_has_come_and_for_how_long_it_is_silent() {
-    let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
-    let maps = Api::<ConfigMap>::namespaced(server.client("admin"), "default");
-    let cache = Cache::start(&tasks, maps.clone(), watcher::Config::default());
-    assert_eq!(cache.silent_for(), Duration::MAX);
-    cache.ready().await;
-    let ours = maps.create(&PostParams::default(), &map("ours")).await.unwrap();
-    let version = ours.metadata.resource_version.clone().unwrap();
-    timeout(Duration::from_secs(1), cache.passes(&version)).await.unwrap();
-    sleep(Duration::from_secs(60)).await;
-    assert!(cache.silent_for() > Duration::from_secs(50), "{:?}", cache.silent_for());
-    let later = (version.parse::<u64>().unwrap() + 1_000).to_string();
-    assert!(timeout(Duration::from_secs(1), cache.passes(&later)).await.is_err());
-    // one that no watch follows hears of no version
-    let empty = Cache::empty();
-    empty.wrote(maps.get("ours").await.unwrap());
-    assert!(timeout(Duration::from_secs(1), empty.passes(&version)).await.is_err());
-}
-
-#[tokio::test(start_paused = true)]
 async fn what_nobody_reads_is_kept_of_no_version_neither_the_watchs_nor_ours() {
     let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
     let maps = Api::<ConfigMap>::namespaced(server.client("admin"), "default");

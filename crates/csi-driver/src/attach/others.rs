@@ -52,21 +52,9 @@ fn truth(machine: &Machine, recorded: &Recorded, other: Option<Machine>) -> Trut
 }
 
 impl Session<'_> {
-    /// The end of an attachment: refused where another machine has the volume too. Watches say so where they tell of
-    /// `written` too, the version of the machine that this call has added the disk to; of a volume of the Go driver
-    /// (not `is_ours`) that an earlier call has added, where they are not silent.
-    pub(super) async fn alone_in(
-        &self,
-        machine: &str,
-        added: Added,
-        written: &str,
-        is_ours: bool,
-    ) -> Result<(), Refusal> {
-        let is_sure = match added {
-            Added::No => !is_ours && self.call.may_be_old().await,
-            Added::OnVersion => !self.call.echoes(written).await,
-            Added::Blindly => true,
-        };
+    /// The end of an attachment: refused where another machine has the volume too.
+    pub(super) async fn alone_in(&self, machine: &str, added: Added) -> Result<(), Refusal> {
+        let is_sure = added == Added::Blindly;
         if self.others(machine, is_sure).await?.is_empty() {
             return Ok(());
         }

@@ -25,9 +25,9 @@ use super::{
     pace::UNMOUNTED_FOR,
     plug,
     session::{BLOCKED_FOR, LOOK_AGAIN, SILENT_FOR, Seen, Session, class, is_bound, is_later},
-    watches::{Changes, HEARD_WITHIN},
+    watches::Changes,
 };
-use crate::{refusal::Refusal, volume::record::VolumeRecord};
+use crate::refusal::Refusal;
 use decide::{Answers, Facts, Order, Question, Step, Why, Write};
 use write::Wrote;
 
@@ -42,12 +42,6 @@ struct Course {
     has_changed_way: bool,
     tries: usize,
     added: Added,
-    /// The version of the machine with the disk, as the host answered this call.
-    written: String,
-    /// The volume is none of the Go driver's.
-    is_ours: bool,
-    /// Which machines have the volume, by a list, and when that was.
-    listed: Option<(Instant, Vec<String>)>,
     /// When the annotation was written that this call added the disk by.
     annotated: Option<Instant>,
     /// The version of the machine for which the host refused a write, and why.
@@ -107,7 +101,7 @@ impl Course {
             Wrote::OtherWay(why) if self.has_changed_way => return Err(why),
             Wrote::OtherWay(_) => self.has_changed_way = true,
             Wrote::Added { vm, how, begun } => {
-                (self.added, self.annotated, self.written) = (how, Some(begun), plug::version(&vm));
+                (self.added, self.annotated) = (how, Some(begun));
                 return Ok(After::Added(vm));
             }
         }
@@ -128,7 +122,6 @@ impl Session<'_> {
                 turns.beside_others(machine).await
             };
             let seen = self.see(machine, course.is_fresh).await?;
-            course.is_ours = seen.claim.as_deref().is_some_and(|claim| VolumeRecord::of(claim).is_some());
             if let Some((ownership, leaving)) = seen.recorded().leaving() {
                 drop(turn);
                 self.finish(ownership, leaving).await?;
@@ -141,19 +134,7 @@ impl Session<'_> {
             if course.look(&seen)? {
                 continue;
             }
-            // the Go driver, which writes no annotation, may have it elsewhere. Before the turn: a list takes its time, in which
-            // others may come into the machine, and which of the disks comes next is decided after it
-            let is_absent = || {
-                hotplug::disk(seen.vm.as_deref(), seen.vmi.as_deref(), self.volume.as_str()) == Disk::Absent
-            };
-            course.listed = course.listed.take().filter(|(at, _)| at.elapsed() < HEARD_WITHIN);
-            if !course.is_ours && course.listed.is_none() && is_absent() && self.call.may_be_old().await {
-                drop(turn);
-                course.listed = Some((Instant::now(), self.machines_with_volume(Some(machine), true).await?));
-                continue;
-            }
-            let listed = course.listed.as_ref().map(|(_, machines)| &machines[..]);
-            let vm = match self.next(machine, usage, &seen, course.is_alone, listed).await? {
+            let vm = match self.next(machine, usage, &seen, course.is_alone).await? {
                 Next::Alone => {
                     course.is_alone = true;
                     continue;
@@ -167,7 +148,7 @@ impl Session<'_> {
                     let volume = self.volume.as_str();
                     let disk = hotplug::disk(seen.vm.as_deref(), seen.vmi.as_deref(), volume);
                     self.attacher.pace.came(machine, volume, disk == Disk::Ready);
-                    return self.alone_in(machine, course.added, &course.written, course.is_ours).await;
+                    return self.alone_in(machine, course.added).await;
                 }
                 Next::Wait(until) => {
                     drop(turn);
@@ -214,7 +195,7 @@ impl Session<'_> {
             match self.until_ready(machine, vm, &mut course, &changes).await? {
                 // nobody gives a disk back so early
                 Ready::Yes if course.annotated.is_some_and(|begun| begun.elapsed() < UNMOUNTED_FOR) => {
-                    return self.alone_in(machine, course.added, &course.written, course.is_ours).await;
+                    return self.alone_in(machine, course.added).await;
                 }
                 // the annotation is read now that the disk is there: somebody may be about to take it out
                 Ready::Yes => continue,
@@ -245,7 +226,6 @@ impl Session<'_> {
         usage: Option<&Usage>,
         seen: &Seen,
         is_alone: bool,
-        listed: Option<&[String]>,
     ) -> Result<Next, Refusal> {
         let facts = Facts {
             volume: self.volume.as_str(),
@@ -264,7 +244,7 @@ impl Session<'_> {
         loop {
             return match decide::decide(&facts, &answers) {
                 Step::Ask(question) => {
-                    self.ask(question, &facts, listed, &mut answers).await?;
+                    self.ask(question, &facts, &mut answers).await?;
                     continue;
                 }
                 Step::Refuse(why) => {
@@ -285,13 +265,7 @@ impl Session<'_> {
 
     /// # Errors
     /// Where a question gets no answer, and while the disk is kept out of the machine.
-    async fn ask(
-        &self,
-        question: Question,
-        facts: &Facts<'_>,
-        listed: Option<&[String]>,
-        answers: &mut Answers,
-    ) -> Result<(), Refusal> {
+    async fn ask(&self, question: Question, facts: &Facts<'_>, answers: &mut Answers) -> Result<(), Refusal> {
         let (seen, machine) = (facts.seen, facts.machine);
         let (Some(claim), vm) = (&seen.claim, seen.vm.as_deref()) else { return Ok(()) };
         match (question, vm) {
@@ -318,9 +292,6 @@ impl Session<'_> {
                 // made again under its name: the volume is in the machine that is wanted, or nowhere
                 let is_former_self = former.vm == machine && vm.is_none();
                 answers.there = if is_former_self { There::NoMachine } else { there };
-            }
-            (Question::Watched | Question::Listed, _) if listed.is_some() => {
-                answers.elsewhere = Elsewhere::In(listed.unwrap_or_default().to_vec());
             }
             (Question::Watched, _) => {
                 answers.elsewhere =

@@ -29,10 +29,6 @@ use crate::host::{self, Host, PAGE};
 pub const KEPT_FOR: Duration = Duration::from_secs(600);
 /// A call waits so long for the first list of a watch, then it reads the object by itself.
 const LISTED_WITHIN: Duration = Duration::from_secs(2);
-/// The watch of machines counts as a list of them for so long after it told something: it may be silent and have no error.
-pub(super) const HEARD_WITHIN: Duration = Duration::from_secs(5);
-/// A watch that works tells so soon of a write whose answer came.
-const ECHOED_WITHIN: Duration = Duration::from_secs(1);
 /// What of a claim's annotations is read.
 const ANNOTATIONS: [&str; 4] = [
     annotations::CSI_ATTACH,
@@ -213,19 +209,6 @@ impl Watching {
     pub async fn machines(&self) -> Option<Cache<VirtualMachine>> {
         let machines = self.0.state().running.as_ref()?.machines.clone();
         working(machines).await
-    }
-
-    /// Whether what the watch of machines shows may be old, though it has no error.
-    pub async fn may_be_old(&self) -> bool {
-        self.machines().await.is_some_and(|machines| machines.silent_for() >= HEARD_WITHIN)
-    }
-
-    /// Whether the watch of machines tells of this version of a machine or of what came after it.
-    pub async fn echoes(&self, version: &str) -> bool {
-        match self.machines().await {
-            Some(machines) => timeout(ECHOED_WITHIN, machines.passes(version)).await.is_ok(),
-            None => false,
-        }
     }
 
     /// The claims, where they are watched and the watch works.

@@ -12,7 +12,6 @@
 
 use cloud_provider::{Annotations, IngressAddress, Publish};
 use controller_kit::RawObject;
-use guest_vms::Backends;
 use harvester_api::{LoadBalancer, annotations, names::DHCP_ADDRESS};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
@@ -72,13 +71,6 @@ pub(super) fn given(service: &Service, object: Option<&LoadBalancer>) -> Option<
     let by_go =
         || asked.filter(|asked| object.and_then(|object| super::status_address(object)) == Some(asked));
     text(annotations::ALLOCATED_ADDRESS).or_else(by_go).map(str::to_owned)
-}
-
-/// Whether no object has the address of a Service any more whose object is not there. Where no Node's machine is known the list may
-/// be of another Harvester than the one that holds the address, and a lease is kube-vip's own.
-pub(super) fn is_for_good(service: &Service, backends: Option<&Backends>) -> bool {
-    let is_lease = given(service, None).is_some_and(|given| latest(&given) == DHCP_ADDRESS);
-    backends.is_some_and(|backends| !backends.eligible.is_empty()) && !is_lease
 }
 
 /// The latest address of each family among those `given`: former ones come after it.

@@ -68,8 +68,7 @@ pub(super) enum Question {
     There,
     /// Which machines have the volume, by watches, which may be old.
     Watched,
-    /// The same by a list, where all else was read afresh too, or the watches are silent and the volume is the Go
-    /// driver's.
+    /// The same by a list, where all else was read afresh too.
     Listed,
 }
 

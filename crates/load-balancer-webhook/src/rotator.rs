@@ -38,7 +38,7 @@ use self::contest::{Contest, Told};
 use self::decide::{RotationPlan, Seen, Step, decide};
 use self::kept::{Chosen, Kept};
 use self::refused::Refused;
-use crate::certificate::{Serving, new_authority, new_serving};
+use crate::certificate::{Authority, Serving, new_authority, new_serving};
 use crate::registration::{Address, NAME, Registration, Write};
 use crate::secret::{self, CA_SECRET, TLS_SECRET};
 use crate::stored;
@@ -328,7 +328,7 @@ impl Rotator {
         });
         let (ca, tls) = (self.secret(&self.ca, CA_SECRET), self.secret(&self.tls, TLS_SECRET));
         let now = self.clock.now();
-        let Chosen { authority, serving, is_known, left } =
+        let Chosen { authority, serving, is_known, put_back, left } =
             self.kept().chosen(ca.as_deref(), tls.as_deref(), &self.names, now, Instant::now());
         if let Some((name, Told::Now)) = left {
             tracing::warn!(
@@ -337,7 +337,8 @@ impl Rotator {
                  some minutes, and the webhook serves with the one that it has; let that program leave the Secret alone"
             );
         }
-        Seen { authority, serving, is_known, names: &self.names, registered: registered.collect(), now }
+        let registered = registered.collect();
+        Seen { authority, serving, is_known, put_back, names: &self.names, registered, now }
     }
 
     fn secret(&self, cache: &Cache<Secret>, name: &str) -> Option<Arc<Secret>> {
@@ -352,13 +353,9 @@ impl Rotator {
                 // not one that a stranger put there: the other replicas serve by ours until they have seen the new one
                 let own = self.kept().own_certificate();
                 let former = own.or_else(|| stored.as_deref().and_then(secret::first_certificate));
-                let authority = new_authority(former, now)?;
-                let secret = secret::with_authority(stored.as_deref().cloned(), &self.namespace, &authority);
-                if self.store(&self.ca, CA_SECRET, secret).await? {
-                    self.kept().stored_authority(authority, Instant::now());
-                }
-                Ok(())
+                self.store_authority(new_authority(former, now)?).await
             }
+            Step::PutBack(authority) => self.store_authority(authority).await,
             Step::MakeServing { authority, names } => {
                 let stored = self.secret(&self.tls, TLS_SECRET);
                 let serving = new_serving(&authority, &names, now)?;
@@ -379,6 +376,15 @@ impl Rotator {
         }
     }
 
+    async fn store_authority(&self, authority: Authority) -> Result<(), Error> {
+        let stored = self.secret(&self.ca, CA_SECRET);
+        let secret = secret::with_authority(stored.as_deref().cloned(), &self.namespace, &authority);
+        if self.store(&self.ca, CA_SECRET, secret).await? {
+            self.kept().stored_authority(authority, Instant::now());
+        }
+        Ok(())
+    }
+
     /// Whether it stored a secret: when another replica was faster, its secret counts.
     async fn store(&self, cache: &Cache<Secret>, name: &'static str, secret: Secret) -> Result<bool, Error> {
         let failed = |doing| move |source| Error::Request { doing, name: name.to_owned(), source };
@@ -389,7 +395,7 @@ impl Rotator {
         };
         match answer {
             Ok(secret) => {
-                tracing::info!(secret = name, "stored a new certificate");
+                tracing::info!(secret = name, "stored a certificate");
                 *self.missing() = Refused::default();
                 cache.wrote(secret);
                 Ok(true)

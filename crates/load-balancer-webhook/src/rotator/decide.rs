@@ -16,6 +16,8 @@ pub(super) struct Seen<'a> {
     pub(super) serving: Option<Serving>,
     /// This process served with a certificate of the authority: a serving certificate of another one is made anew alone.
     pub(super) is_known: bool,
+    /// The secret of the authority holds another one, and gets this one back.
+    pub(super) put_back: bool,
     /// Names that the serving certificate must be good for.
     pub(super) names: &'a BTreeSet<String>,
     /// Each registration with its object; those of which nothing is known yet are left out.
@@ -26,7 +28,12 @@ pub(super) struct Seen<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
     MakeAuthority,
-    MakeServing { authority: Authority, names: BTreeSet<String> },
+    /// Stores an authority again that another program replaced.
+    PutBack(Authority),
+    MakeServing {
+        authority: Authority,
+        names: BTreeSet<String>,
+    },
     Serve(Serving),
     Register(Write),
 }
@@ -41,13 +48,14 @@ pub(super) struct RotationPlan {
 
 /// Certificates first: no registration names an authority that has signed no serving certificate yet.
 pub(super) fn decide(seen: Seen<'_>) -> RotationPlan {
-    let Seen { authority, serving, is_known, names, registered, now } = seen;
+    let Seen { authority, serving, is_known, put_back, names, registered, now } = seen;
     let at_once = |step| RotationPlan { steps: vec![step], again: None };
     let state = match state(authority.as_ref(), serving.as_ref(), names, now) {
         State::NeedsAuthority if is_known => State::NeedsServing,
         state => state,
     };
     match (state, authority, serving) {
+        (State::Good { .. }, Some(authority), _) if put_back => at_once(Step::PutBack(authority)),
         (State::Good { until }, Some(authority), Some(serving)) => {
             let bundle = authority.bundle();
             let writes =
@@ -84,6 +92,7 @@ mod tests {
             authority: None,
             serving: None,
             is_known: false,
+            put_back: false,
             names: &names,
             registered: unregistered(),
             now,
@@ -138,6 +147,7 @@ mod tests {
             authority: Some(authority.clone()),
             serving: Some(serving),
             is_known: false,
+            put_back: false,
             names: &mine,
             registered: vec![],
             now,
@@ -156,12 +166,19 @@ mod tests {
             authority: Some(authority.clone()),
             serving: Some(Serving { authority: authority.certificate.clone(), ..other }),
             is_known: false,
+            put_back: false,
             names: &names,
             registered: vec![],
             now,
         };
         assert_eq!(decide(seen.clone()).steps, [Step::MakeAuthority]);
         seen.is_known = true;
-        assert_eq!(decide(seen).steps, [Step::MakeServing { authority, names: names.clone() }]);
+        let made = Step::MakeServing { authority: authority.clone(), names: names.clone() };
+        assert_eq!(decide(seen.clone()).steps, [made]);
+
+        // of an authority that somebody replaced the pair is good that this process has
+        seen.serving = Some(new_serving(&authority, &names, now).unwrap());
+        seen.put_back = true;
+        assert_eq!(decide(seen), RotationPlan { steps: vec![Step::PutBack(authority)], again: None });
     }
 }

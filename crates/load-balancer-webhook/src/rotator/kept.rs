@@ -2,10 +2,10 @@
 //! the secrets.
 //!
 //! A program that reconciles a secret (an ExternalSecret, a GitOps agent) puts its pair back whenever the rotator replaces it, in
-//! turn and for ever, and a new authority is three registrations each time. So what comes back within [`LEFT_FOR`] after this
-//! process stored its own is left there for the rest of that time, while the process serves and registers the pair that it has
-//! in memory. A secret that is deleted or emptied is no keeper's, and is filled at once: people empty it to have a certificate
-//! made anew. Pure.
+//! turn and for ever. So what comes back within [`LEFT_FOR`] after this process stored its own is left there for the rest of that
+//! time, while the process serves and registers the pair that it has in memory. Afterwards it puts its authority back: a new one
+//! would be three registrations, and other replicas would serve by the former until they see it. A secret that is deleted or
+//! emptied is no keeper's, and is filled at once: people empty it to have a certificate made anew. Pure.
 
 use std::collections::BTreeSet;
 
@@ -39,6 +39,8 @@ pub(super) struct Chosen {
     /// The authority is the one whose certificate this process served with: if the two do not fit, somebody wrote into the
     /// secret of the other.
     pub(super) is_known: bool,
+    /// The secret of the authority holds another one, and gets this one back.
+    pub(super) put_back: bool,
     /// The secret that is left as it is, and whether somebody heard of it.
     pub(super) left: Option<(&'static str, Told)>,
 }
@@ -68,28 +70,39 @@ impl Kept {
         }
         let good = self.pair.as_ref().filter(|(authority, serving)| is_good(authority, serving, names, now));
         let Some((own, own_serving)) = good else {
-            return Chosen { authority, serving, is_known: false, left: None };
+            return Chosen { authority, serving, is_known: false, put_back: false, left: None };
         };
         let is_known = authority.as_ref() == Some(own);
-        if is_known && serving.as_ref() == Some(own_serving) {
-            return Chosen { authority, serving, is_known, left: None };
+        // an authority that this process or another replica stored a moment ago has signed no serving certificate yet
+        let is_next = authority.as_ref().is_some_and(|authority| {
+            authority.former.as_ref() == Some(&own.certificate)
+                || self.ca.as_ref().is_some_and(|(stored, _)| stored == authority)
+        });
+        let is_taken = if is_known {
+            serving.as_ref() == Some(own_serving)
+        } else {
+            is_next || !ca.is_some_and(secret::has_certificate)
+        };
+        if is_taken {
+            return Chosen { authority, serving, is_known, put_back: false, left: None };
         }
         let (secret, stored) = if is_known {
             (TLS_SECRET, self.tls)
         } else {
-            // an authority that was stored a moment ago has signed no serving certificate yet
-            let replaced = self.ca.as_ref().filter(|(stored, _)| authority.as_ref() != Some(stored));
-            (CA_SECRET, replaced.map(|(_, stored)| *stored))
+            (CA_SECRET, self.ca.as_ref().map(|(_, stored)| *stored))
         };
-        let until = stored.map(|stored| stored + LEFT_FOR).filter(|until| *until > at);
-        if until.is_none() {
-            return Chosen { authority, serving, is_known, left: None };
+        self.until = stored.map(|stored| stored + LEFT_FOR).filter(|until| *until > at);
+        if is_known && self.until.is_none() {
+            // the authority signs one again, for the names of all replicas
+            return Chosen { authority, serving, is_known, put_back: false, left: None };
         }
-        self.until = until;
+        let (authority, serving) = (Some(own.clone()), Some(own_serving.clone()));
+        if self.until.is_none() {
+            return Chosen { authority, serving, is_known: true, put_back: true, left: None };
+        }
         let told = if self.told { Told::Before } else { Told::Now };
         self.told = true;
-        let (authority, serving) = (Some(own.clone()), Some(own_serving.clone()));
-        Chosen { authority, serving, is_known: true, left: Some((secret, told)) }
+        Chosen { authority, serving, is_known: true, put_back: false, left: Some((secret, told)) }
     }
 
     /// The certificate by which API servers trust what this process, and other replicas with it, serve now.
@@ -211,11 +224,44 @@ mod tests {
         kept.stored_serving(authority.clone(), serving, &names(), now(), begun);
         let theirs = with_authority(Some(ca), "lb", &foreign);
         let chosen = look(&mut kept, Some(&theirs), Some(&tls), begun);
-        assert_eq!((chosen.authority, chosen.left), (Some(authority), Some((CA_SECRET, Told::Now))));
+        assert_eq!((chosen.authority, chosen.left), (Some(authority.clone()), Some((CA_SECRET, Told::Now))));
+
+        // it is put back then: no new one, which the other replicas would have to follow
+        let chosen = look(&mut kept, Some(&theirs), Some(&tls), begun + LEFT_FOR);
+        assert_eq!((chosen.authority, chosen.put_back), (Some(authority.clone()), true));
+        assert_eq!((chosen.left, kept.until()), (None, None));
+        kept.stored_authority(authority, begun + LEFT_FOR);
+        let chosen = look(&mut kept, Some(&theirs), Some(&tls), begun + LEFT_FOR);
+        assert_eq!((chosen.put_back, chosen.left), (false, Some((CA_SECRET, Told::Now))));
 
         let chosen = look(&mut kept, Some(&theirs), Some(&with_serving(None, "lb", &other)), begun);
         assert_eq!((chosen.authority, chosen.serving), (Some(foreign), Some(other)));
         assert_eq!((chosen.left, kept.until()), (None, None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_authority_that_another_replica_has_just_made_is_followed() {
+        let (authority, serving) = pair();
+        let (ca, tls) = (with_authority(None, "lb", &authority), with_serving(None, "lb", &serving));
+        let (mut kept, begun) = (Kept::default(), Instant::now());
+        look(&mut kept, Some(&ca), Some(&tls), begun);
+        kept.stored_authority(authority.clone(), begun);
+        let next = new_authority(Some(authority.certificate), now()).unwrap();
+        let chosen = look(&mut kept, Some(&with_authority(Some(ca), "lb", &next)), Some(&tls), begun);
+        assert_eq!((chosen.authority, chosen.put_back, chosen.left), (Some(next), false, None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_authority_is_made_anew_where_its_secret_is_emptied_or_deleted() {
+        let (authority, serving) = pair();
+        let (mut ca, tls) = (with_authority(None, "lb", &authority), with_serving(None, "lb", &serving));
+        let (mut kept, begun) = (Kept::default(), Instant::now());
+        look(&mut kept, Some(&ca), Some(&tls), begun);
+        ca.data.get_or_insert_default().insert("tls.crt".to_owned(), ByteString(Vec::new()));
+        for emptied in [Some(&ca), None] {
+            let chosen = look(&mut kept, emptied, Some(&tls), begun);
+            assert_eq!((chosen.authority, chosen.put_back, chosen.left), (None, false, None));
+        }
     }
 
     #[tokio::test(start_paused = true)]

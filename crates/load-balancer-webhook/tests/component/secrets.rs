@@ -66,30 +66,31 @@ component_tests! {
         start(&cluster, &tasks).await.unwrap();
         // the webhook stored its own at its start
         cluster.advance(Duration::from_mins(11)).await;
-        let [_, tls] = keys();
         let foreign = rcgen::generate_simple_self_signed(vec!["other".to_owned()]).unwrap();
         let texts = [foreign.cert.pem(), foreign.signing_key.serialize_pem()];
         let [certificate, key] = texts.map(|text| ByteString(text.into_bytes()));
         let theirs = json!({"data": {"tls.crt": certificate, "tls.key": key}});
-        let is_there = async || {
-            let secret = cluster.harvester.get::<Secret>(&tls).await.unwrap();
-            secret.data.unwrap()["tls.crt"] == certificate
-        };
-        cluster.harvester.forget_requests();
         let written = || {
             let requests = cluster.harvester.work_of(User::Webhook).into_iter();
             let writes = requests.filter(|request| request.is_write());
             writes.map(|request| request.resource()).collect::<Vec<_>>()
         };
-        for is_left in [false, true] {
-            cluster.harvester.patch::<Secret>(&tls, theirs.clone()).await;
+        for key in keys() {
+            let is_there = async || {
+                let secret = cluster.harvester.get::<Secret>(&key).await.unwrap();
+                secret.data.unwrap()["tls.crt"] == certificate
+            };
+            cluster.harvester.forget_requests();
+            for is_left in [false, true] {
+                cluster.harvester.patch::<Secret>(&key, theirs.clone()).await;
+                cluster.settle().await;
+                // neither a new authority nor a registration
+                assert_eq!((is_there().await, written()), (is_left, vec!["secrets".to_owned()]), "{key}");
+            }
+            cluster.advance(Duration::from_mins(10)).await;
             cluster.settle().await;
-            // neither a new authority nor a registration
-            assert_eq!((is_there().await, written()), (is_left, vec!["secrets".to_owned()]));
+            assert_eq!((is_there().await, written()), (false, vec!["secrets".to_owned(); 2]), "{key}");
         }
-        cluster.advance(Duration::from_mins(10)).await;
-        cluster.settle().await;
-        assert_eq!((is_there().await, written()), (false, vec!["secrets".to_owned(); 2]));
         tasks.end().await;
         unregister(&cluster).await;
     }

@@ -6,8 +6,8 @@ use program::flags::Table;
 use serde_json::{Value, json};
 
 use super::{
-    CHARTS, EVERYTHING, args, array, chart, container, containers, find, helm, object, output, pods, render,
-    text, try_render, variants,
+    CHARTS, EVERYTHING, args, array, chart, container, containers, documents, find, helm, object, output,
+    pods, render, text, try_render, variants,
 };
 
 const CCM: &str = "harvester-cloud-provider";
@@ -430,6 +430,33 @@ fn inside_harvester_the_release_is_the_missing_rights_alone() {
     }
     let binding = object(&rendered, "ClusterRoleBinding", "harvester-load-balancer-additions");
     assert_eq!(binding["subjects"][0]["name"], LB);
+}
+
+/// Its Pods serve them where somebody said so by a variable, and Prometheus would call those down that serve none.
+#[test]
+fn inside_harvester_the_metrics_of_its_pods_are_asked_for_by_whoever_says_that_they_are_served() {
+    let Some(helm) = helm() else { return };
+    let on = ["insideHarvester=true", "metrics.serviceMonitor.enabled=true", EVERYTHING[0]];
+    let rendered = render(&helm, LB, &on);
+    for (kind, name) in [("PrometheusRule", LB), ("ConfigMap", "harvester-load-balancer-dashboard")] {
+        object(&rendered, kind, name);
+    }
+    let monitor = object(&rendered, "ServiceMonitor", LB);
+    let wanted = monitor["spec"]["selector"]["matchLabels"].as_object().unwrap();
+    let mut template = std::process::Command::new(&helm);
+    template.args(["template", "harvester"]).arg(super::root().join("tests/charts/go").join(LB));
+    let of_harvester = documents(&output(&mut template).unwrap()).unwrap();
+    for name in [LB, "harvester-load-balancer-webhook"] {
+        let service = object(&rendered, "Service", &format!("{name}-metrics"));
+        assert!(wanted.iter().all(|(key, value)| service["metadata"]["labels"][key] == *value), "{service}");
+        let pod = &object(&of_harvester, "Deployment", name)["spec"]["template"]["metadata"]["labels"];
+        let selector = service["spec"]["selector"].as_object().unwrap();
+        assert!(selector.iter().all(|(key, value)| pod[key] == *value), "{service}");
+        // Harvester's containers name no port
+        assert_eq!(service["spec"]["ports"][0]["targetPort"], 9402);
+    }
+    let off = render(&helm, LB, &[&on[..], &["metrics.enabled=false"]].concat());
+    assert!(find(&off, "ServiceMonitor", LB).is_none());
 }
 
 #[test]

@@ -177,6 +177,7 @@ fn the_documented_commands_give_harvesters_definitions_our_fields_and_fleet_lets
     let conversion = r#"{"spec": {"conversion": {"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"],
         "clientConfig": {"url": "https://127.0.0.1:1/v1/webhook/conversion"}}}}}"#;
     lab.kubectl(&["patch", "crd", &definitions[1], "--type=merge", "-p", conversion]);
+    typed(lab, "kubectl -n harvester-system set env ");
     let of = |name: &str| lab.get(NAMESPACE, &format!("crd/{name}"))["spec"].clone();
     let quota = "/versions/0/schema/openAPIV3Schema/properties/spec/properties/quota";
     for round in 0..2 {
@@ -186,6 +187,11 @@ fn the_documented_commands_give_harvesters_definitions_our_fields_and_fleet_lets
         assert_eq!(of(&definitions[1])["conversion"]["strategy"], "Webhook", "the webhook writes it");
         // an upgrade of Harvester writes its own back
         lab.release("upgrade", &go(LB), NAMESPACE, &["--set", &format!("image.tag=v{round}"), how]);
+        for name in [LB, "harvester-load-balancer-webhook"] {
+            let deployment = lab.get(NAMESPACE, &format!("deployment/{name}"));
+            let variable = &deployment["spec"]["template"]["spec"]["containers"][0]["env"][0];
+            assert_eq!(*variable, json!({"name": "METRICS_ADDRESS", "value": ":9402"}), "{name}: {round}");
+        }
     }
     typed(lab, "kubectl patch managedchart harvester -n fleet-local --type=merge -p");
     assert_eq!(chart()["values"]["harvester-load-balancer"]["image"], Value::Null);

@@ -27,7 +27,7 @@ fn binary() -> PathBuf {
 fn driver(folder: &Path) -> Command {
     let mut command = Command::new(binary());
     command.arg("csi-driver").arg(format!("--endpoint=unix://{}", folder.join("csi.sock").display()));
-    for variable in ["KUBECONFIG", "HOST_STORAGE_CLASS", "DEBUG"] {
+    for variable in ["KUBECONFIG", "HOST_STORAGE_CLASS", "DEBUG", "HTTP_ENDPOINT"] {
         command.env_remove(variable);
     }
     command

@@ -52,7 +52,8 @@ fn health_is_about_the_process_and_readiness_says_what_it_waits_for() {
     let mut command = driver(folder.path());
     command.arg(format!("--guest-kubeconfig={}", kubeconfig(folder.path())));
     command.arg(format!("--kubeconfig={}", folder.path().join("none").display()));
-    command.arg(format!("--http-endpoint=127.0.0.1:{port}"));
+    // as a chart without the flag has it
+    command.env("HTTP_ENDPOINT", format!("127.0.0.1:{port}"));
     let _driver = Running(command.stderr(Stdio::null()).spawn().unwrap());
     until("the driver listens", || folder.path().join("csi.sock").exists());
     assert!(got(port, "/healthz").starts_with("HTTP/1.1 200 "));

@@ -57,7 +57,7 @@ const NODE_DRIVER: [Rule; 8] = [
     Rule { begins: "kubectl rollout status deployment rancher ", left_out: "the same", ..TYPED },
 ];
 
-const INSTALL: [Rule; 26] = [
+const INSTALL: [Rule; 27] = [
     Rule {
         begins: "cargo xtask image",
         left_out: "it builds for an hour, and pushes need a registry",
@@ -92,7 +92,7 @@ const INSTALL: [Rule; 26] = [
     Rule { begins: "      \"^library/", left_out: "the same", ..TYPED },
     Rule {
         begins: "helm upgrade ",
-        lines: 6,
+        lines: 7,
         left_out: "charts/examples.rs renders them; charts/server.rs installs on real API servers",
         ..TYPED
     },
@@ -117,6 +117,7 @@ const INSTALL: [Rule; 26] = [
         left_out: "the same",
         ..TYPED
     },
+    Rule { begins: "kubectl -n harvester-system set env ", left_out: "the same", ..TYPED },
     Rule {
         begins: "kubectl -n kube-system rollout status ",
         lines: 3,

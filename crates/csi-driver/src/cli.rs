@@ -63,7 +63,8 @@ pub const FLAGS: Table = Table {
             "http-endpoint",
             "ADDRESS",
             "serve health and metrics over plain HTTP here, e.g. :9402 or 127.0.0.1:9402; off by default",
-        ),
+        )
+        .env(&["HTTP_ENDPOINT"]),
         Flag::value(
             "guest-kubeconfig",
             "FILE",
@@ -201,6 +202,15 @@ mod tests {
         assert_eq!(settings.kubeconfig, Some("/var/lib/harvester/cloud-provider-config".into()));
         let settings = flags(&[], &[("HOST_STORAGE_CLASS", "slow")]).unwrap().settings;
         assert_eq!(settings.host_storage_class.as_deref(), Some("slow"));
+    }
+
+    #[test]
+    fn the_variable_alone_has_health_and_metrics_served() {
+        let environment = [("HTTP_ENDPOINT", "127.0.0.1:9402")];
+        let endpoint = |args: &[&str]| flags(args, &environment).unwrap().http_endpoint.unwrap().to_string();
+        assert_eq!(endpoint(&[]), "127.0.0.1:9402");
+        assert_eq!(endpoint(&["--http-endpoint=:9433"]), "[::]:9433");
+        assert_eq!(flags(&["--http-endpoint="], &environment).unwrap().http_endpoint, None);
     }
 
     #[rstest]

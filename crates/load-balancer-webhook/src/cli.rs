@@ -166,6 +166,17 @@ mod tests {
         assert!(!config.policy.enforce_named_pool_scope);
     }
 
+    // Harvester's own chart gives no arguments
+    #[test]
+    fn the_variable_alone_has_metrics_served() {
+        let environment = [("METRICS_ADDRESS", ":9402")];
+        let address = |args: &[&str]| {
+            with_environment(args, &environment).unwrap().metrics_address.unwrap().to_string()
+        };
+        assert_eq!(address(&[]), "[::]:9402");
+        assert_eq!(address(&["--metrics-address=127.0.0.1:9433"]), "127.0.0.1:9433");
+    }
+
     #[test]
     fn the_go_programs_flags_are_taken_with_one_dash_or_two() {
         let flags =

@@ -311,6 +311,17 @@ mod tests {
         assert!(with_environment(&[], &[("CATTLE_ELECTION_RETRY_PERIOD", "soon")]).is_err());
     }
 
+    // Harvester's own chart gives no arguments
+    #[test]
+    fn the_variable_alone_has_metrics_served() {
+        let environment = [("METRICS_ADDRESS", ":9402")];
+        let address = |args: &[&str]| {
+            with_environment(args, &environment).unwrap().0.metrics_address.unwrap().to_string()
+        };
+        assert_eq!(address(&[]), "[::]:9402");
+        assert_eq!(address(&["--metrics-address=127.0.0.1:9433"]), "127.0.0.1:9433");
+    }
+
     #[test]
     fn without_flags_everything_is_as_in_the_go_program() {
         assert!(!flags(&["--leader-elect=false"]).unwrap().leader_elect);

@@ -61,12 +61,14 @@ impl Flag {
         Self::value("loglevel", "LEVEL", "how much is logged: panic, fatal, error, warn, info, debug, trace")
             .env(&["LOGLEVEL"])
             .default("info");
-    /// For [`listen_address`].
+    /// For [`listen_address`]. By a variable too, for charts that give no arguments. No image sets it: who gives no flag gets no port
+    /// that every pod may read, and that another program may have.
     pub const METRICS_ADDRESS: Self = Self::value(
         "metrics-address",
         "ADDRESS",
         "serve health and metrics over plain HTTP here, e.g. :9402 or 127.0.0.1:9402; off by default",
-    );
+    )
+    .env(&["METRICS_ADDRESS"]);
     pub const KUBECONFIG: Self = Self::value(
         "kubeconfig",
         "FILE",

@@ -4,9 +4,11 @@
 
 use std::{
     fs,
-    os::unix::fs::symlink,
+    os::unix::{fs::symlink, process::ExitStatusExt as _},
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
+    thread::sleep,
+    time::Duration,
 };
 
 use serde_json::Value;
@@ -113,6 +115,36 @@ fn a_kubeconfig_that_cannot_be_opened_is_a_red_line_of_doctor() {
         "{red:?}"
     );
     assert!(red[0]["sentence"].as_str().unwrap().contains("/nowhere"), "{red:?}");
+}
+
+/// By SIGTERM, as by Ctrl-C: a shell starts what runs in its background so that it passes SIGINT over.
+#[test]
+fn a_tool_that_waits_for_the_plugin_of_a_kubeconfig_is_ended_at_once() {
+    for words in [&["doctor"][..], &["status"], &["explain", "service", "shop/web"], &["orphans"]] {
+        let folder = tempfile::tempdir().unwrap();
+        let [kubeconfig, plugin] = ["kubeconfig", "plugin"].map(|name| folder.path().join(name));
+        let script = format!("echo $$ > {}; exec sleep 60", plugin.display());
+        let text = serde_json::json!({"apiVersion": "v1", "kind": "Config", "current-context": "a",
+            "clusters": [{"name": "a", "cluster": {"server": "https://guest.example"}}],
+            "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+            "users": [{"name": "a", "user": {"exec": {"apiVersion": "client.authentication.k8s.io/v1",
+                "command": "sh", "args": ["-c", script], "interactiveMode": "Never"}}}]});
+        fs::write(&kubeconfig, text.to_string()).unwrap();
+        let mut command = Command::new(binary());
+        command.args(words).arg(format!("--kubeconfig={}", kubeconfig.display())).current_dir(folder.path());
+        let mut tool = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let asked = (0..3_000).find_map(|_| {
+            sleep(Duration::from_millis(20));
+            fs::read_to_string(&plugin).ok().filter(|id| id.ends_with('\n'))
+        });
+        let plugin = asked.unwrap_or_else(|| panic!("{words:?} asked no plugin within a minute"));
+        let end = |id: &str| Command::new("kill").args(["-TERM", id.trim()]).status().unwrap();
+        assert!(end(&tool.id().to_string()).success());
+        // one that goes on until the plugin ends has an exit code
+        let ended = tool.wait().unwrap();
+        assert_eq!(ended.signal(), Some(15), "{words:?}: {ended}");
+        assert!(end(&plugin).success());
+    }
 }
 
 #[test]

@@ -13,6 +13,8 @@ use http::{HeaderValue, Request, header::AUTHORIZATION};
 use kube::config::AuthInfo;
 use secrecy::{ExposeSecret as _, SecretString};
 
+use crate::fingerprint::Fingerprint;
+
 /// A field of the kubeconfig, and why it is of no use, without a letter of a token.
 pub(crate) type Fault = (&'static str, String);
 
@@ -20,8 +22,10 @@ pub(crate) type Fault = (&'static str, String);
 #[derive(Clone)]
 pub(crate) struct Bearer {
     file: Option<PathBuf>,
-    /// Of a file the last one that was good: as for client-go, a file that is gone takes no token away.
-    last: Arc<Mutex<HeaderValue>>,
+    /// Of a file the last one that was good, and the file as it was then: as for client-go, a file that is gone takes no token away.
+    /// Whether it was written since is asked for each request, which costs no reading: one that waits a minute, as kube does,
+    /// would send a token that has ended.
+    last: Arc<Mutex<(Fingerprint, HeaderValue)>>,
 }
 
 impl Bearer {
@@ -31,27 +35,35 @@ impl Bearer {
     /// Where a token has a line break within, and where the file of one cannot be read.
     pub(crate) fn of(user: &AuthInfo) -> Result<Option<Self>, Fault> {
         let is_other = user.auth_provider.is_some() || (user.username.is_some() && user.password.is_some());
-        let (file, header) = match (&user.token, &user.token_file) {
+        let (file, last) = match (&user.token, &user.token_file) {
             (Some(token), _) if !is_other => {
-                (None, header(token.expose_secret()).map_err(|reason| ("token", reason))?)
+                let header = header(token.expose_secret()).map_err(|reason| ("token", reason))?;
+                (None, (Fingerprint::default(), header))
             }
             (None, Some(file)) if !is_other => {
                 let file = PathBuf::from(file);
+                // before it is read: what changes meanwhile counts as changed
+                let seen = Fingerprint::of([&*file]);
                 let header = read(&file).map_err(|reason| ("tokenFile", reason))?;
-                (Some(file), header)
+                (Some(file), (seen, header))
             }
             _ => return Ok(None),
         };
-        Ok(Some(Self { file, last: Arc::new(Mutex::new(header)) }))
+        Ok(Some(Self { file, last: Arc::new(Mutex::new(last)) }))
     }
 
     /// The request with the token; with that of a file as the file is now.
     pub(crate) fn authorize<B>(&self, mut request: Request<B>) -> Request<B> {
         let mut last = self.last.lock().expect("no panic while a token is read");
-        if let Some(Ok(header)) = self.file.as_deref().map(read) {
-            *last = header;
+        if let Some(file) = &self.file {
+            let seen = Fingerprint::of([&**file]);
+            if seen != last.0
+                && let Ok(header) = read(file)
+            {
+                *last = (seen, header);
+            }
         }
-        request.headers_mut().insert(AUTHORIZATION, last.clone());
+        request.headers_mut().insert(AUTHORIZATION, last.1.clone());
         request
     }
 }
@@ -86,6 +98,8 @@ fn header(token: &str) -> Result<HeaderValue, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::{io::Write as _, time::Duration};
+
     use super::*;
 
     #[test]
@@ -106,6 +120,22 @@ mod tests {
             assert!(field == "tokenFile" && !reason.contains("letters"), "{field}: {reason}");
             assert!(reason.starts_with(&user.token_file.clone().unwrap()), "{reason}");
         }
+    }
+
+    #[test]
+    fn a_token_file_that_nobody_wrote_is_not_read_again() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "one").unwrap();
+        let written = file.as_file().metadata().unwrap().modified().unwrap();
+        let user = AuthInfo { token_file: Some(file.path().display().to_string()), ..AuthInfo::default() };
+        let bearer = Bearer::of(&user).unwrap().unwrap();
+        let sent = || bearer.authorize(Request::new(())).headers()[AUTHORIZATION].clone();
+        // of the same length, and as if it were of the same moment: by this it is seen that nobody reads it
+        file.write_all(b"two").unwrap();
+        file.as_file().set_modified(written).unwrap();
+        assert_eq!(sent(), "Bearer one");
+        file.as_file().set_modified(written + Duration::from_secs(1)).unwrap();
+        assert_eq!(sent(), "Bearer two");
     }
 
     #[test]

@@ -215,6 +215,11 @@ impl CloudConfig {
         other
     }
 
+    /// Whether it was read from other files than `former`, or from the same ones after somebody wrote them.
+    pub fn is_other_than(&self, former: &Self) -> bool {
+        self.seen != former.seen || self.source() != former.source()
+    }
+
     /// Whether it is a copy of its source, with a newer token.
     pub fn is_copy(&self) -> bool {
         self.source_token.is_some()

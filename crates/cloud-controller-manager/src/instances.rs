@@ -6,15 +6,13 @@ use cloud_provider::{AddressProblem, Instance, InstanceMetadata, InstanceState, 
 use controller_kit::{Cache, Explanation};
 use guest_vms::{
     AddressRules, GuestVms, Lookup, Vm, VmState, id_of_other_cloud, is_externally_managed, is_uid,
+    may_run_etcd,
 };
 use harvester_api::{annotations, labels, names::PROVIDER_ID_PREFIX};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use crate::{announced::Announced, outage::Outage};
-
-/// Labels of Nodes on which etcd may run.
-const SERVER_ROLES: [&str; 2] = ["node-role.kubernetes.io/etcd", "node-role.kubernetes.io/control-plane"];
 
 /// Harvester's VMs.
 pub(crate) struct VmInstances {
@@ -76,19 +74,11 @@ fn is_named_by(node: &Node, vm: &str, provider_id: &str) -> bool {
     }
 }
 
-/// What helps a Node that has to go. Kubernetes ends its Pods at once, past every PodDisruptionBudget. RKE2 and K3s take its etcd
-/// member away too, and its server does not join again (k3s issues 3973 and 13498).
+/// What helps this Node.
 fn made_anew(node: &Node, then: &str) -> String {
     let name = node.name_any();
-    let is_server = SERVER_ROLES.iter().any(|role| node.labels().contains_key(*role));
-    let server = if is_server {
-        format!(
-            "if RKE2 or K3s runs etcd on it, put a new server in its place, for its etcd member goes with node {name}; else "
-        )
-    } else {
-        String::new()
-    };
-    format!("{server}drain node {name}, delete it and {then}, one node at a time")
+    let is_server = may_run_etcd(|role| node.labels().contains_key(role));
+    guest_vms::made_anew(&format!("node {name}"), if is_server { name.as_str() } else { "" }, then)
 }
 
 /// The Node is of a former VM of this name: Kubernetes lets nobody change a provider ID.

@@ -123,12 +123,17 @@ impl Outage {
     }
 
     /// Has Services and Nodes looked at again when another cloud-config is in use: what Harvester refused to the former one
-    /// may succeed, and would wait for its back-off.
+    /// may succeed, and would wait for its back-off. A file that is refused leaves the one that is in use.
     pub(crate) fn follow_cloud_config(&self, tasks: &TaskGroup, mut followed: watch::Receiver<Followed>) {
         let this = self.clone();
+        let mut in_use = followed.borrow_and_update().config.clone();
         tasks.spawn_until_stop(async move {
             while followed.changed().await.is_ok() {
-                this.0.subscribers.tell(&());
+                let config = followed.borrow_and_update().config.clone();
+                if config.is_other_than(&in_use) {
+                    in_use = config;
+                    this.0.subscribers.tell(&());
+                }
             }
         });
     }

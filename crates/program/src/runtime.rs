@@ -28,6 +28,22 @@ pub struct Process {
 /// # Errors
 /// When there is no runtime or no signal handler to be had.
 pub fn run<T, W: Future<Output = T>>(work: impl FnOnce(Process) -> W) -> io::Result<T> {
+    start(TaskGroup::stop_on_signals, work)
+}
+
+/// As [`run`], for the command of a person: SIGTERM and SIGINT end the process where it is, as they end kubectl. It may wait for a
+/// program that a kubeconfig names for its token, in a thread that nothing else ends.
+///
+/// # Errors
+/// When there is no runtime to be had.
+pub fn tool<T, W: Future<Output = T>>(work: impl FnOnce(Process) -> W) -> io::Result<T> {
+    start(|_| Ok(()), work)
+}
+
+fn start<T, W: Future<Output = T>>(
+    heed_signals: impl FnOnce(&TaskGroup) -> io::Result<()>,
+    work: impl FnOnce(Process) -> W,
+) -> io::Result<T> {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // another thread may have been quicker: there is one provider in this program, so it is the same
         drop(rustls::crypto::ring::default_provider().install_default());
@@ -35,7 +51,7 @@ pub fn run<T, W: Future<Output = T>>(work: impl FnOnce(Process) -> W) -> io::Res
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let outcome = runtime.block_on(async {
         let tasks = TaskGroup::new();
-        tasks.stop_on_signals()?;
+        heed_signals(&tasks)?;
         let process = Process {
             tasks: tasks.clone(),
             clock: Clock::system(),

@@ -165,8 +165,8 @@ test_cluster::component_tests! {
         });
         let kubeconfig = "{current-context: a, clusters: [{name: a, cluster: {server: 'https://harvester.example'}}],
             contexts: [{name: a, context: {cluster: a}}]}";
-        let config = CloudConfig::parse(kubeconfig, "cloud-config", &Environment::default()).expect("it is good");
-        let (file, followed) = watch::channel(Followed { config, fault: None });
+        let parsed = |text: &str| CloudConfig::parse(text, "cloud-config", &Environment::default()).expect("it is good");
+        let (file, followed) = watch::channel(Followed { config: parsed(kubeconfig), fault: None });
         let guest = cluster.guest.client(User::CloudControllerManager);
         let parts = Parts::new(guest, harvester, Clock::starting_at(cluster.start()));
         let parts = Parts { followed: Some(followed), ..parts };
@@ -176,7 +176,12 @@ test_cluster::component_tests! {
         cluster.advance(Duration::from_secs(45)).await;
         granted.store(true, Ordering::SeqCst);
         assert_eq!(load_balancer(&cluster).await, None);
-        file.send_modify(|_| ());
+        // one that is refused leaves the one that is in use
+        file.send_modify(|followed| followed.fault = Some("it has no context".to_owned()));
+        cluster.advance(Duration::from_secs(5)).await;
+        assert_eq!(load_balancer(&cluster).await, None);
+        let config = parsed(&kubeconfig.replace("harvester.example", "other.example"));
+        file.send_replace(Followed { config, fault: None });
         cluster.advance(Duration::from_secs(5)).await;
         assert!(load_balancer(&cluster).await.is_some());
         ccm.stop().await;

@@ -49,7 +49,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if let Err(faults) = reader.finish(()) {
         return refuse(&faults);
     }
-    match program::run(|process| Box::pin(run(process, from, cloud_config, json, watch))) {
+    match program::tool(|process| Box::pin(run(process, from, cloud_config, json, watch))) {
         Ok(Ok(code)) => code,
         Ok(Err(why)) => failed(&why),
         Err(error) => failed(&format!("start the runtime: {error}")),
@@ -99,10 +99,7 @@ async fn run(
         if !watch || code != ExitCode::SUCCESS {
             return Ok(code);
         }
-        tokio::select! {
-            () = process.tasks.stop.cancelled() => return Ok(code),
-            () = tokio::time::sleep(LOOK_AGAIN) => {}
-        }
+        tokio::time::sleep(LOOK_AGAIN).await;
         read::again(&guest, harvester.as_ref(), &mut facts, process.clock.now()).await;
     }
 }

@@ -5,7 +5,7 @@ use std::{
     net::IpAddr,
 };
 
-use guest_vms::is_id_of_other_cloud;
+use guest_vms::{is_id_of_other_cloud, may_run_etcd};
 use harvester_api::{annotations, labels, names};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
@@ -70,31 +70,16 @@ fn named(nodes: &[&Value]) -> String {
     some(&nodes.iter().map(|node| name(node)).collect::<Vec<_>>())
 }
 
-/// On Nodes that may run etcd. The first one is RKE2's and K3s'.
-const SERVERS: [&str; 2] = ["node-role.kubernetes.io/etcd", "node-role.kubernetes.io/control-plane"];
-
 fn is_server(node: &Value) -> bool {
-    SERVERS.iter().any(|role| !node["metadata"]["labels"][*role].is_null())
+    may_run_etcd(|role| !node["metadata"]["labels"][role].is_null())
 }
 
 /// What helps Nodes whose provider ID is wrong. `which`: those of them that are meant, in words.
-///
-/// Kubernetes ends the Pods of a deleted Node at once, past every PodDisruptionBudget, and they may still run there: it is drained
-/// first. RKE2 and K3s take the etcd member of a deleted Node away, and its server does not join again (k3s issues 3973 and 13498).
 fn made_anew(which: &str, nodes: &[&Value]) -> String {
-    let mend = format!(
-        "with {which}, one at a time: drain it, delete it, and start its kubelet anew without --provider-id; a provider ID does \
-         not change"
-    );
     let servers: Vec<_> = nodes.iter().copied().filter(|node| is_server(node)).collect();
-    if servers.is_empty() {
-        return mend;
-    }
-    format!(
-        "{mend}; where RKE2 or K3s runs etcd on {}, put a new server in the place of each instead: its etcd member goes with the \
-         Node",
-        named(&servers)
-    )
+    let servers = if servers.is_empty() { String::new() } else { named(&servers) };
+    let mend = guest_vms::made_anew(which, &servers, "start its kubelet anew without --provider-id");
+    format!("{mend}; a provider ID does not change")
 }
 
 pub(super) fn nodes(facts: &Facts) -> Result<Outcome, Outcome> {
@@ -183,7 +168,7 @@ pub(super) fn machines(facts: &Facts) -> Result<Outcome, Outcome> {
     let is_there = |node: &&Value| there.iter().any(|machine| name(machine) == name(node));
     let (outdated, lost): (Vec<&Value>, Vec<&Value>) = gone.iter().copied().partition(is_there);
     let outdated = (!outdated.is_empty()).then(|| {
-        made_anew(&format!("{} (a VirtualMachine of that name is there)", named(&outdated)), &outdated)
+        made_anew(&format!("each Node whose name a VirtualMachine has ({})", named(&outdated)), &outdated)
     });
     Ok(if gone.is_empty() {
         Outcome::green(format!("{} VirtualMachines", nodes.count()))

@@ -43,14 +43,14 @@ fn red_with(provider_id: &str, has_machine: bool, changed: impl FnOnce(&mut Fact
     true,
     "machines",
     ": blue-2",
-    "with blue-2 (a VirtualMachine"
+    "drain each Node whose name a VirtualMachine has (blue-2), delete it"
 )]
 #[case::namespace_and_name(
     "harvester://team-a/blue-2",
     true,
     "machines",
     ": blue-2",
-    "with blue-2 (a VirtualMachine"
+    "drain each Node whose name a VirtualMachine has (blue-2), delete it"
 )]
 #[case::of_another_node(
     "harvester://uid-1",
@@ -100,8 +100,12 @@ fn a_node_is_drained_before_it_is_deleted_and_a_server_with_etcd_is_replaced(
     });
     let [found] = &found[..] else { panic!("{found:#?}") };
     let mend = found.mend.as_ref().unwrap();
-    assert!(mend.contains("one at a time: drain it, delete it"), "{mend}");
-    assert_eq!(mend.contains("etcd on blue-2, put a new server in the place"), is_replaced, "{mend}");
+    assert!(
+        mend.contains("drain each ") && mend.contains(", delete it and start its kubelet anew"),
+        "{mend}"
+    );
+    assert!(mend.contains(", one Node at a time"), "{mend}");
+    assert_eq!(mend.contains("etcd on blue-2, put a new server in its place"), is_replaced, "{mend}");
 }
 
 /// It is the one that takes the taint away.
@@ -166,7 +170,7 @@ fn of_nodes_that_all_have_the_provider_id_of_a_former_machine_both_reasons_are_t
     });
     let findings = decide(&facts, Occasion::Daily);
     let mend = findings.iter().find(|finding| finding.id == "machines").unwrap().mend.as_ref().unwrap();
-    assert!(mend.contains("another cluster's") && mend.contains("with blue-1 (a VirtualMachine"), "{mend}");
+    assert!(mend.contains("another cluster's") && mend.contains("whose name a VirtualMachine has (blue-1)"), "{mend}");
 }
 
 #[rstest]

@@ -36,8 +36,8 @@ const ON_SERVICES: &[EventReason] = &[
     ),
     fault(
         "AddressTakenBack",
-        "the pool gave the address to another",
-        "none; restart kube-vip in the guest if it still announces the address",
+        "the pool gave the address to another, or may: its load balancer is gone, and none is made",
+        "what the Event beside it says; restart kube-vip in the guest if it still announces the address",
     ),
     fault("AnnotationHasNoEffect", "an annotation that nothing reads here", "what the message says"),
     fault(

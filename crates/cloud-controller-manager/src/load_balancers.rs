@@ -11,6 +11,7 @@ mod decide;
 pub mod dry_run;
 mod lookup;
 mod object;
+mod refused;
 mod requests;
 pub mod selector;
 mod sharing;
@@ -46,6 +47,7 @@ use self::{
         source_ranges::{GivenUp, RETRY},
     },
     lookup::{AddressInUse, Entry, Evidence, Index, LiveService, computed, find},
+    refused::Refused,
     sharing::{is_marked, let_go, related, showing},
 };
 use crate::{
@@ -106,6 +108,7 @@ pub struct HarvesterLoadBalancers {
     waiting: Mutex<HashMap<String, (Phase, Instant)>>,
     /// By Service UID.
     given_up: Mutex<HashMap<String, Attempt>>,
+    refused: Refused,
 }
 
 impl HarvesterLoadBalancers {
@@ -133,6 +136,7 @@ impl HarvesterLoadBalancers {
             groups: sharing::Groups::default(),
             waiting: Mutex::default(),
             given_up: Mutex::default(),
+            refused: Refused::default(),
         });
         let into = Arc::downgrade(&this);
         this.objects.on_change(move |change| {
@@ -220,6 +224,7 @@ impl HarvesterLoadBalancers {
             key,
             service,
             given_up: self.given_up(service, &config),
+            creation_refused: self.refused.has(&service.uid().unwrap_or_default()),
             config,
             interface,
             wanted,
@@ -314,11 +319,15 @@ impl HarvesterLoadBalancers {
                 Err(Failure::Outdated)
             }
             Err(error) => {
+                let service = body.annotations().get(annotations::SERVICE_UID);
+                if let (kube::Error::Api(status), Some(service)) = (&error, service) {
+                    self.refused.answered(service, status);
+                }
                 if let kube::Error::Api(status) = &error
                     && status.message.contains(DENIED)
                     && body.spec.backend_server_selector.is_empty()
                     && let Some(ranges) = body.annotations().get(annotations::SOURCE_RANGES)
-                    && let Some(service) = body.annotations().get(annotations::SERVICE_UID)
+                    && let Some(service) = service
                 {
                     let refusal = Refusal { answer: status.message.clone(), fingerprint };
                     self.give_up(service, ranges, Some(refusal));
@@ -391,6 +400,9 @@ impl LoadBalancers for HarvesterLoadBalancers {
     fn decide(&self, service: &Service, nodes: &[Arc<Node>]) -> Decision<Write> {
         let seen = self.see(service, nodes);
         self.remember(service, seen.phase());
+        if seen.load_balancer.object().is_some() {
+            self.refused.forget(&service.uid().unwrap_or_default());
+        }
         decide(&seen)
     }
 
@@ -412,6 +424,7 @@ impl LoadBalancers for HarvesterLoadBalancers {
         let uid = service.uid().unwrap_or_default();
         self.waiting.lock().expect("no panic while counting").remove(&uid);
         self.given_up.lock().expect("no panic while remembering").remove(&uid);
+        self.refused.forget(&uid);
         Ok(())
     }
 

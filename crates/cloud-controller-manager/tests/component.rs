@@ -5,6 +5,8 @@
 mod event_reasons;
 #[path = "component/families.rs"]
 mod families;
+#[path = "component/gone_objects.rs"]
+mod gone_objects;
 #[path = "component/grants.rs"]
 mod grants;
 #[path = "component/guest_datapath.rs"]

@@ -77,6 +77,8 @@ pub(super) struct Seen<'a> {
     pub(super) secondaries: Secondaries,
     /// What came of the last try to have the source ranges of the Service enforced, if that is not long ago.
     pub(super) given_up: Option<GivenUp>,
+    /// Harvester refused to make the object, and will until somebody changes a rule or a right there.
+    pub(super) creation_refused: bool,
     /// How long the Service has been in its [`Phase`].
     pub(super) waited: Duration,
 }
@@ -229,7 +231,9 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     }
     // the address belongs to another object, or may at any time: two would announce it
     let taken_back = is_taken_back(object);
-    let comes_from_host = object.is_none() && handover::shows_address_of_host_datapath(service);
+    let comes_from_host = path == Datapath::Guest
+        && object.is_none()
+        && handover::shows_address_of_host_datapath(service);
     let datapath = match path {
         Datapath::Guest if comes_from_host => None,
         Datapath::Guest if taken_back => Some(DatapathFields::Guest(StatusAddress::Clear)),
@@ -240,6 +244,8 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     let wanted = datapath.map(|datapath| Wanted { made_for, config, requested: asked, datapath });
     let kube_vip_sentence = events::kube_vip_sentence(config, path, object.is_some());
     let forbidden = !faults.is_empty() && object.is_none();
+    let gone = handover::gone_with_object(seen, forbidden).filter(|_| !comes_from_host);
+    let taken_back = taken_back || gone.is_some();
     if forbidden {
         // an Event about a load balancer that does not exist is no news
         events.retain(|event| event.event_type == EventType::Warning);
@@ -251,7 +257,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     events.extend(events::keys(config));
     if let Some(object) = object.filter(|object| object.metadata.deletion_timestamp.is_none()) {
         events.extend(events::fixed(object, config, path));
-        events.extend(overdue_announcement(seen));
+        events.extend(events::overdue_announcement(seen));
         events.extend(families::told(seen, object, path));
         events.extend(requested::told(seen, object));
         events.extend(source_ranges::told(seen, object));
@@ -297,7 +303,8 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
         }
         None => view.again = seen.given_up.as_ref().map(|given_up| given_up.again),
     }
-    match path {
+    // an address that is gone is withdrawn where it was given, also where the flags exclude that now
+    match gone.filter(|gone| *gone == Datapath::Guest).unwrap_or(path) {
         Datapath::Guest if comes_from_host => view.publish = Publish::Withdrawn,
         Datapath::Guest => {
             let lost = match &seen.held {
@@ -307,20 +314,29 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
                 Held::Valid | Held::Former => None,
                 Held::Lost | Held::Refused(_) => sharing::given_with_former(service).filter(|_| !has_address),
             };
+            handover::wait_for_no_object(seen, lost.is_some() && write.is_none(), &mut view);
             let published = object.filter(|_| !withheld);
             let is_refused = matches!(seen.held, Held::Refused(_));
             let is_others =
                 |lost: &str| object.is_none_or(|it| allocated(it).join(",") != handover::latest(lost));
-            let is_news = |lost: &&String| !is_refused && (taken_back || is_others(lost));
+            let is_news = |lost: &&String| match gone {
+                Some(_) => handover::is_in_use(lost, service),
+                None => !is_refused && (taken_back || is_others(lost)),
+            };
             let one_family = handover::taken_back_of_one_family(service, published);
             let news = lost.as_ref().filter(is_news).or(one_family.as_ref());
             events.extend(news.map(|lost| events::taken_back(service, lost)));
             (view.annotations, view.publish) = handover::decide(service, published, lost);
+            if !faults.is_empty() {
+                handover::record(&mut view.annotations);
+            }
             network::bind(seen, &mut view.annotations);
         }
         Datapath::Host => {
             view.annotations = on_host();
             view.removal = Removal::Foreground;
+            let lost = gone.map(|_| ingress(service).join(",")).filter(|lost| !lost.is_empty());
+            events.extend(lost.map(|lost| events::taken_back(service, &lost)));
             view.publish = match object.and_then(|object| status_address(object)) {
                 Some(address) if !taken_back && !withheld => {
                     Publish::Addresses(vec![IngressAddress::parse(address)])
@@ -471,20 +487,6 @@ fn around(seen: &Seen<'_>, path: Datapath) -> Vec<PendingEvent> {
         events.push(PendingEvent::warning("ClusterNameNotSet", sentence));
     }
     events
-}
-
-/// The Event about an address that should have been announced by now.
-fn overdue_announcement(seen: &Seen<'_>) -> Option<PendingEvent> {
-    match seen.phase().filter(|_| seen.waited >= ANNOUNCEMENT)? {
-        Phase::Allocation | Phase::Demand(_) | Phase::Confirmation(_) | Phase::Wish(_) => None,
-        Phase::Announcement => {
-            let sentence = "Harvester has allocated an address and does not announce it: its kube-vip may need the load \
-                balancer of this project; annotation cloudprovider.harvesterhci.io/data-path: guest on a new Service \
-                has it announced in the guest";
-            Some(PendingEvent::warning("HostNotAnnouncing", sentence))
-        }
-        Phase::Publication(address) => Some(events::not_published(seen.service, &address)),
-    }
 }
 
 /// Why there is no address, and when to decide again.

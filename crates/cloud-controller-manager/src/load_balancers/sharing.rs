@@ -329,9 +329,12 @@ impl HarvesterLoadBalancers {
             return Held::Lost;
         }
         let found = self.load_balancer(&self.key(&primary));
-        let (then, asked) = (given(service), given(&primary));
+        let then = given(service);
+        // its record alone says that the primary lost the address
+        let asked = primary.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS);
         // without an address now, the former one may be anybody's, unless the primary too goes on with it
-        let goes_on = || then.is_none() || asked == then || asked.as_deref() == Some(DHCP_ADDRESS);
+        let goes_on =
+            || then.is_none() || asked == then.as_ref() || asked.is_some_and(|asked| asked == DHCP_ADDRESS);
         let asking = ObjectKey::of(service);
         let is_valid = match &found {
             Found::Absent => self.is_wanted(&primary) && goes_on(),

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
 use super::{
-    Seen,
+    ANNOUNCEMENT, Phase, Seen,
     handover::{given, latest},
     host_datapath, ingress,
 };
@@ -44,10 +44,24 @@ pub(super) fn taken_back(service: &Service, lost: &str) -> PendingEvent {
     )
 }
 
+/// The Event about an address that should have been announced by now.
+pub(super) fn overdue_announcement(seen: &Seen<'_>) -> Option<PendingEvent> {
+    match seen.phase().filter(|_| seen.waited >= ANNOUNCEMENT)? {
+        Phase::Allocation | Phase::Demand(_) | Phase::Confirmation(_) | Phase::Wish(_) => None,
+        Phase::Announcement => {
+            let sentence = "Harvester has allocated an address and does not announce it: its kube-vip may need the load \
+                balancer of this project; annotation cloudprovider.harvesterhci.io/data-path: guest on a new Service \
+                has it announced in the guest";
+            Some(PendingEvent::warning("HostNotAnnouncing", sentence))
+        }
+        Phase::Publication(address) => Some(not_published(seen.service, &address)),
+    }
+}
+
 /// kube-vip in the guest was asked for the address and does not show it. It does not write the status of an address that
 /// it announces already (docs/contract/kube-vip.md#written-once), or that no endpoint is behind
 /// (docs/contract/kube-vip.md#endpoints), and on this datapath nobody else writes it.
-pub(super) fn not_published(service: &Service, address: &str) -> PendingEvent {
+fn not_published(service: &Service, address: &str) -> PendingEvent {
     let text = |key: &str| service.annotations().get(key).map(String::as_str).filter(|text| !text.is_empty());
     let address = if address == DHCP_ADDRESS { "an address of DHCP" } else { address };
     let sentence = if text(annotations::KUBE_VIP_IGNORE) == Some("true") {

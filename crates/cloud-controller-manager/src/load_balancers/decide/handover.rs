@@ -6,11 +6,12 @@
 //! another     loadbalancerIPs: Z, allocated-address: Z,X while the status says X, which kube-vip has not written over yet
 //! of two addresses, Y taken back:
 //!             loadbalancerIPs: X, allocated-address: X,Y   while the status says Y, the controller takes Y out of it
+//! gone        as taken back: the object is gone, and none is made
 //! ```
 //! Others write these fields too: users name an address themselves, other load balancers write the status. The record
 //! of the address that we handed over distinguishes theirs from ours, over any restart between two writes.
 
-use cloud_provider::{Annotations, IngressAddress, Publish};
+use cloud_provider::{Annotations, IngressAddress, LoadBalancerState, Publish, View};
 use controller_kit::RawObject;
 use harvester_api::{LoadBalancer, annotations, names::DHCP_ADDRESS};
 use k8s_openapi::api::core::v1::Service;
@@ -18,9 +19,10 @@ use kube::ResourceExt;
 
 use super::{
     super::object::StatusAddress,
-    allocated,
+    Found, Seen, allocated,
     families::{Families, Family, listed, same, served},
-    ingress, is_leased,
+    ingress, is_leased, settled,
+    sharing::Held,
 };
 use crate::datapath::Datapath;
 
@@ -71,6 +73,53 @@ pub(super) fn given(service: &Service, object: Option<&LoadBalancer>) -> Option<
     let by_go =
         || asked.filter(|asked| object.and_then(|object| super::status_address(object)) == Some(asked));
     text(annotations::ALLOCATED_ADDRESS).or_else(by_go).map(str::to_owned)
+}
+
+/// Whether the lists are of the Harvester of this cluster, as far as they tell: the machine of a Node is there. With a
+/// cloud-config for another one, or for another namespace, no object is there either.
+pub(super) fn is_here(seen: &Seen<'_>) -> bool {
+    seen.backends.as_ref().is_some_and(|backends| !backends.eligible.is_empty())
+}
+
+/// The datapath of an address that the Service was given and that nothing in Harvester holds any more: its object is not
+/// there, and none is made. The pool gives such an address to others. `forbidden`: by a fault of the Service.
+pub(super) fn gone_with_object(seen: &Seen<'_>, forbidden: bool) -> Option<Datapath> {
+    let is_absent = matches!(seen.load_balancer, Found::Absent) && (forbidden || seen.creation_refused);
+    // the address of a primary is that one's to lose
+    if !is_absent || seen.held != Held::Nothing || !is_here(seen) {
+        return None;
+    }
+    let path = settled(seen.service, None)?;
+    // a lease is kube-vip's own
+    let is_leased = given(seen.service, None).is_some_and(|given| latest(&given) == DHCP_ADDRESS);
+    (path == Datapath::Host || !is_leased).then_some(path)
+}
+
+/// The record of an address that the Go program handed over. While its object is there that proves the address; where a
+/// fault keeps another object from being made, nothing else does once it is gone.
+pub(super) fn record(annotations: &mut Annotations) {
+    if let Some(Some(ips)) = annotations.get(annotations::KUBE_VIP_LOADBALANCER_IPS).cloned() {
+        annotations.entry(annotations::ALLOCATED_ADDRESS.to_owned()).or_insert(Some(ips));
+    }
+}
+
+/// What is written to a Service that `loses` its address waits for no object, where none is there and none is made.
+pub(super) fn wait_for_no_object(seen: &Seen<'_>, loses: bool, view: &mut View) {
+    if loses && view.load_balancer == LoadBalancerState::Absent && settled(seen.service, None).is_some() {
+        view.load_balancer = LoadBalancerState::Present { addresses: Vec::new() };
+    }
+}
+
+/// Whether kube-vip is asked for `lost`, or the status shows it because of that.
+pub(super) fn is_in_use(lost: &str, service: &Service) -> bool {
+    is_asked_for(lost, service) || came_of(lost, service)
+}
+
+/// Whether kube-vip is asked for nothing else than `lost`, which may name one more, of another family, that went before.
+fn is_asked_for(lost: &str, service: &Service) -> bool {
+    let asked = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS);
+    let is_lost = |asked: &str| listed(lost).any(|lost| same(lost, asked));
+    asked.is_some_and(|asked| !asked.is_empty() && listed(asked).all(is_lost))
 }
 
 /// The latest address of each family among those `given`: former ones come after it.
@@ -145,10 +194,7 @@ pub(super) fn taken_back_of_one_family(
 /// Asks kube-vip for `lost` no more, and remembers it. An address that somebody else asks for stays.
 pub(super) fn withdrawing(service: &Service, lost: String) -> Annotations {
     let mut annotations = Annotations::new();
-    let asked = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS);
-    let is_lost = |asked: &str| listed(&lost).any(|lost| same(lost, asked));
-    // the record may name one more, of another family, that went before
-    if asked.is_some_and(|asked| !asked.is_empty() && listed(asked).all(is_lost)) {
+    if is_asked_for(&lost, service) {
         annotations.insert(annotations::KUBE_VIP_LOADBALANCER_IPS.to_owned(), None);
     }
     annotations.insert(annotations::ALLOCATED_ADDRESS.to_owned(), Some(lost));

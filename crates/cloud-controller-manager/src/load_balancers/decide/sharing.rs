@@ -23,7 +23,7 @@ use super::{
     families::{listed, same},
     handover,
     host_datapath::{hinders_sharing, keep_for_secondaries},
-    ingress, overdue_announcement, settled_datapath, status_address,
+    ingress, settled_datapath, status_address,
 };
 use crate::{
     datapath::{Datapath, choose},
@@ -177,7 +177,7 @@ pub(super) fn share(seen: &Seen<'_>, primary: &Primary) -> Decision<Write> {
     };
     let mut events = events::keys(&seen.config);
     events.extend(events::about_sharing(&seen.config));
-    events.extend(overdue_announcement(seen));
+    events.extend(events::overdue_announcement(seen));
     events.extend(loss(seen).filter(|_| view.publish == Publish::Withdrawn));
     view.again = again(seen);
     Decision { view, write, events }
@@ -203,7 +203,7 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
     };
     let goes_on = goes_on(seen);
     events.extend(told(seen, goes_on));
-    if seen.held == Held::Nothing && !is_asked && !shows {
+    if seen.held == Held::Nothing && (!is_asked && !shows || !handover::is_here(seen)) {
         return Decision { view, write: None, events };
     }
     if path == Datapath::Host {
@@ -223,7 +223,7 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
             let latest = handover::latest(&given);
             view.annotations.insert(annotations::KUBE_VIP_LOADBALANCER_IPS.to_owned(), Some(latest));
         }
-        events.extend(overdue_announcement(seen));
+        events.extend(events::overdue_announcement(seen));
         view.again = again(seen);
         return Decision { view, write: None, events };
     }

@@ -70,6 +70,7 @@ fn decided_in(
         is_carried: false,
         secondaries: Secondaries::default(),
         given_up: None,
+        creation_refused: false,
         waited: Duration::ZERO,
     };
     change(&mut seen);

@@ -1,6 +1,6 @@
-use cloud_provider::Publish;
+use cloud_provider::{FINALIZER, Publish};
 use rstest::rstest;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     super::{
@@ -9,6 +9,7 @@ use super::{
     },
     *,
 };
+use crate::datapath::{AllowedDatapaths, Policy};
 
 const ASKED: &str = annotations::KUBE_VIP_LOADBALANCER_IPS;
 const GIVEN: &str = annotations::ALLOCATED_ADDRESS;
@@ -66,6 +67,138 @@ fn a_shared_address_that_is_lost_before_kube_vip_wrote_it_leaves_no_former_one_i
     let decision = decided(&had, None, |seen| (seen.held, seen.sharing) = (Held::Lost, sharing.clone()));
     assert_eq!(decision.view.publish, Publish::Withdrawn);
     assert_eq!(decision.view.annotations[ASKED], None);
+}
+
+/// A Service of ours that shows an address, with these annotations and one that is wrong.
+fn wrong(there: &Value) -> Service {
+    let mut had = service(there, &json!({}));
+    had.annotations_mut().insert(annotations::IPAM.to_owned(), "static".to_owned());
+    had.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+    had.status = serde_json::from_value(json!({"loadBalancer": {"ingress": [{"ip": "10.0.0.9"}]}})).unwrap();
+    had
+}
+
+fn on_guest() -> Value {
+    json!({ASKED: "10.0.0.9", GIVEN: "10.0.0.9"})
+}
+
+fn on_host() -> Value {
+    json!({annotations::RECORDED_DATA_PATH: "host"})
+}
+
+/// The pool has the address back, and may give it to another.
+#[rstest]
+#[case::guest(on_guest())]
+#[case::guest_after_a_restart_in_between(json!({GIVEN: "10.0.0.9"}))]
+#[case::host(on_host())]
+fn an_address_whose_object_is_gone_goes_where_a_fault_keeps_another_object_from_being_made(
+    #[case] there: Value,
+) {
+    let mut had = wrong(&there);
+    let gone = decided(&had, None, |_| {});
+    assert_eq!((&gone.write, &gone.view.publish), (&None, &Publish::Withdrawn));
+    assert_eq!(reasons(&gone), ["AddressTakenBack", "InvalidIPAM"]);
+    if there.get(GIVEN).is_some() {
+        assert_eq!(gone.view.annotations[GIVEN].as_deref(), Some("10.0.0.9"), "the record stays");
+        assert_eq!(gone.view.annotations.get(ASKED), there.get(ASKED).is_some().then_some(&None));
+        let written = LoadBalancerState::Present { addresses: Vec::new() };
+        assert_eq!(gone.view.load_balancer, written, "annotations of an absent one stay as they are");
+    }
+    had.annotations_mut().remove(ASKED);
+    had.status = None;
+    assert_eq!(reasons(&decided(&had, None, |_| {})), ["InvalidIPAM"], "it is told once");
+
+    had = wrong(&there);
+    had.annotations_mut().remove(annotations::IPAM);
+    let comes_back = decided(&had, None, |_| {});
+    assert!(comes_back.write.is_some() && comes_back.view.publish != Publish::Withdrawn, "{comes_back:?}");
+}
+
+#[rstest]
+#[case::guest(on_guest())]
+#[case::host(on_host())]
+fn an_address_whose_object_is_gone_goes_where_harvester_refuses_to_make_another_and_the_tries_go_on(
+    #[case] there: Value,
+) {
+    let mut had = wrong(&there);
+    had.annotations_mut().remove(annotations::IPAM);
+    let gone = decided(&had, None, |seen| seen.creation_refused = true);
+    assert!(gone.write.is_some() && gone.view.publish == Publish::Withdrawn, "{gone:?}");
+    assert_eq!(gone.view.annotations.get(ASKED), there.get(ASKED).is_some().then_some(&None));
+    assert_eq!(reasons(&gone), ["AddressTakenBack"]);
+}
+
+/// By the data path on which it was given.
+#[test]
+fn an_address_in_the_guest_whose_object_is_gone_goes_where_the_flags_exclude_that_data_path() {
+    let host = AllowedDatapaths { guest: false, host: true };
+    let gone = decided(&wrong(&on_guest()), None, |seen| (seen.allowed, seen.policy) = (host, Policy::Host));
+    assert_eq!((&gone.write, &gone.view.publish), (&None, &Publish::Withdrawn));
+    assert_eq!(gone.view.annotations.get(ASKED), Some(&None));
+    assert_eq!(gone.view.annotations.get(annotations::KUBE_VIP_IGNORE), None);
+}
+
+#[rstest]
+#[case::a_lease(json!({ASKED: DHCP_ADDRESS, GIVEN: DHCP_ADDRESS}), |_: &mut Seen<'_>| ())]
+#[case::the_users_own(json!({ASKED: "10.0.0.9"}), |_: &mut Seen<'_>| ())]
+#[case::before_the_objects_were_listed(on_guest(), |seen: &mut Seen<'_>| seen.load_balancer = Found::Unlisted)]
+#[case::of_an_object_that_cannot_be_read(on_guest(), |seen: &mut Seen<'_>| {
+    seen.load_balancer = Found::Unreadable("broken".to_owned());
+})]
+#[case::shared(on_guest(), |seen: &mut Seen<'_>| seen.held = Held::Valid)]
+// the list may be of another Harvester, whatever is wrong besides
+#[case::no_machine_is_known(on_guest(), |seen: &mut Seen<'_>| seen.backends.as_mut().unwrap().eligible.clear())]
+#[case::no_machine_is_known_on_the_host(on_host(), |seen: &mut Seen<'_>| {
+    seen.backends.as_mut().unwrap().eligible.clear();
+})]
+#[case::no_machine_is_listed(on_guest(), |seen: &mut Seen<'_>| seen.backends = None)]
+#[case::no_machine_is_listed_on_the_host(on_host(), |seen: &mut Seen<'_>| seen.backends = None)]
+fn an_address_that_no_object_gave_or_that_an_unseen_one_may_hold_stays_published(
+    #[case] there: Value,
+    #[case] change: fn(&mut Seen<'_>),
+    #[values(false, true)] creation_refused: bool,
+) {
+    let decision = decided(&wrong(&there), None, |seen| {
+        seen.creation_refused = creation_refused;
+        change(seen);
+    });
+    assert_eq!(decision.write, None);
+    assert_ne!(decision.view.publish, Publish::Withdrawn);
+    assert_eq!(decision.view.annotations.get(ASKED), None);
+    assert!(!reasons(&decision).contains(&"AddressTakenBack"));
+}
+
+#[test]
+fn a_service_that_never_was_ours_loses_nothing_by_a_fault() {
+    let mut new = wrong(&on_guest());
+    new.metadata.finalizers = None;
+    let decision = decided(&new, None, |_| {});
+    assert_eq!(
+        (decision.view.publish, decision.view.load_balancer),
+        (Publish::NotOurs, LoadBalancerState::Absent)
+    );
+}
+
+/// The object proves that it is the Go program's, and may go.
+#[test]
+fn an_address_of_the_go_program_is_recorded_where_a_fault_would_keep_its_object_from_coming_back() {
+    let object = object("cluster", &json!({"address": "10.0.0.9", "allocatedAddress": {"ip": "10.0.0.9"}}));
+    let mut had = wrong(&json!({ASKED: "10.0.0.9"}));
+    let stands = decided(&had, Some(&object), |_| {});
+    assert_eq!(stands.view.annotations.get(GIVEN), Some(&Some("10.0.0.9".to_owned())));
+    had.annotations_mut().insert(GIVEN.to_owned(), "10.0.0.9".to_owned());
+    assert_eq!(decided(&had, None, |_| {}).view.publish, Publish::Withdrawn);
+    had.annotations_mut().remove(GIVEN);
+    had.annotations_mut().remove(annotations::IPAM);
+    assert_eq!(decided(&had, Some(&object), |_| {}).view.annotations.get(GIVEN), None, "it costs no write");
+}
+
+/// Its own object is not made, and the primary has another address by now, or none.
+#[test]
+fn a_shared_address_that_is_lost_is_taken_from_a_service_whose_own_object_a_fault_keeps_from_being_made() {
+    let lost = decided(&wrong(&on_guest()), None, |seen| seen.held = Held::Lost);
+    assert_eq!((lost.view.annotations.get(ASKED), &lost.write), (Some(&None), &None));
+    assert_eq!(lost.view.load_balancer, LoadBalancerState::Present { addresses: Vec::new() });
 }
 
 #[test]

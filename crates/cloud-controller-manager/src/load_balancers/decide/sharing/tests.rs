@@ -189,6 +189,12 @@ fn an_address_of_its_own_that_is_gone_is_withdrawn_while_it_waits() {
     let view = decided(&service, None, |seen| seen.sharing = waits).view;
     assert_eq!((view.annotations.get(IPS), &view.publish), (Some(&None), &Publish::Withdrawn));
     assert_eq!(view.labels, Labels::new());
+    // the list may be of another Harvester
+    let unknown = decided(&service, None, |seen| {
+        seen.sharing = Sharing::Waits("shop/main is not there".into());
+        seen.backends = None;
+    });
+    assert_eq!(unknown.view, View::default());
 }
 
 #[rstest]

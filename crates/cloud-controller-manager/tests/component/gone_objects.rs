@@ -1,0 +1,193 @@
+//! Services whose object somebody deleted in Harvester, and that get none in its place: the pool may give the address to
+//! another.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use harvester_api::LoadBalancer;
+use http::Method;
+use k8s_openapi::api::core::v1::Service;
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use test_cluster::TestCluster;
+
+use super::{
+    harness::{
+        ALLOCATED_ADDRESS, Ccm, LOADBALANCER_IPS, allocate, annotation, announce, announced_service,
+        create_service, harvester_says, ingress, join, limited, load_balancer, service, told, until,
+    },
+    host_datapath::{CHECKED, start_with_two_nodes},
+    sharing::{ON_HOST, PRIMARY, ask, at, given, is, shared, start_on_host, told_about},
+};
+
+const IPAM: &str = "cloudprovider.harvesterhci.io/ipam";
+const CHECK: &str = "cloudprovider.harvesterhci.io/healthcheck-port";
+
+/// Somebody deletes the only object in Harvester.
+async fn delete_object(cluster: &TestCluster) {
+    let name = load_balancer(cluster).await.expect("there is a LoadBalancer").name_any();
+    let key = format!("{}/{name}", cluster.guest_cluster().vm_namespace);
+    cluster.harvester.delete::<LoadBalancer>(&key).await;
+    cluster.settle().await;
+}
+
+async fn annotate(cluster: &TestCluster, key: &str, value: Value) {
+    cluster.guest.patch::<Service>("shop/web", json!({"metadata": {"annotations": {key: value}}})).await;
+    cluster.settle().await;
+}
+
+/// What kube-vip is asked for, and what the status of `shop/web` shows.
+async fn published(cluster: &TestCluster) -> (Option<String>, Vec<String>) {
+    let service = service(cluster).await.expect("there is a Service");
+    (annotation(&service, LOADBALANCER_IPS).map(str::to_owned), ingress(&service))
+}
+
+/// The program, with the machine of a Node: so it knows the right Harvester.
+async fn start(cluster: &TestCluster) -> Ccm {
+    let ccm = Ccm::start(cluster).await;
+    join(cluster, "worker-1", "worker-1", "").await;
+    ccm
+}
+
+fn at_first() -> (Option<String>, Vec<String>) {
+    (Some("127.9.0.1".to_owned()), vec!["127.9.0.1".to_owned()])
+}
+
+test_cluster::component_tests! {
+    async fn an_address_whose_object_is_gone_is_published_no_more_while_a_fault_keeps_it_from_coming_back(cluster: TestCluster) {
+        let ccm = start(&cluster).await;
+        announced_service(&cluster, "{}").await;
+        annotate(&cluster, IPAM, json!("static")).await;
+        assert_eq!(published(&cluster).await, at_first(), "the object stands");
+        delete_object(&cluster).await;
+        assert_eq!(published(&cluster).await, (None, vec![]));
+        let gone = service(&cluster).await.unwrap();
+        assert_eq!(annotation(&gone, ALLOCATED_ADDRESS), Some("127.9.0.1"));
+        annotate(&cluster, "foreign", json!("x")).await;
+        assert_eq!(told(&cluster, "AddressTakenBack").await, 1);
+        assert_eq!(load_balancer(&cluster).await, None);
+
+        annotate(&cluster, IPAM, Value::Null).await;
+        allocate(&cluster, "127.9.0.2").await;
+        assert_eq!(published(&cluster).await.0.as_deref(), Some("127.9.0.2"));
+        ccm.stop().await;
+    }
+
+    async fn an_address_on_the_host_datapath_whose_object_is_gone_is_shown_no_more_while_a_fault_keeps_it_from_coming_back(
+        cluster: TestCluster,
+    ) {
+        let ccm = start_with_two_nodes(&cluster).await;
+        create_service(&cluster, CHECKED, "").await;
+        harvester_says(&cluster, given("127.9.0.1")).await;
+        annotate(&cluster, CHECK, json!("81")).await;
+        assert_eq!(published(&cluster).await.1, ["127.9.0.1"], "the object stands");
+        delete_object(&cluster).await;
+        assert_eq!(published(&cluster).await, (None, vec![]));
+        assert_eq!(told(&cluster, "AddressTakenBack").await, 1);
+        annotate(&cluster, CHECK, json!("80")).await;
+        harvester_says(&cluster, given("127.9.0.2")).await;
+        assert_eq!(published(&cluster).await.1, ["127.9.0.2"]);
+        ccm.stop().await;
+    }
+
+    /// By a right that is missing, a webhook, a policy or a quota. It is tried again and again.
+    async fn an_address_whose_object_is_gone_is_published_no_more_while_harvester_refuses_another_one(cluster: TestCluster) {
+        let refuses = Arc::new(AtomicBool::new(false));
+        let may_not = refuses.clone();
+        let harvester = limited(&cluster, move |method, path| {
+            method == Method::POST && path.ends_with("/loadbalancers") && may_not.load(Ordering::SeqCst)
+        });
+        let ccm = Ccm::start_on(&cluster, harvester, |_| ()).await;
+        join(&cluster, "worker-1", "worker-1", "").await;
+        announced_service(&cluster, "{}").await;
+        refuses.store(true, Ordering::SeqCst);
+        delete_object(&cluster).await;
+        until(&cluster, "the address goes", async || published(&cluster).await == (None, vec![])).await;
+        assert_eq!(told(&cluster, "AddressTakenBack").await, 1);
+        refuses.store(false, Ordering::SeqCst);
+        until(&cluster, "the object is made", async || load_balancer(&cluster).await.is_some()).await;
+        allocate(&cluster, "127.9.0.2").await;
+        assert_eq!(published(&cluster).await.0.as_deref(), Some("127.9.0.2"));
+        ccm.stop().await;
+    }
+
+    /// As long as no machine of a Node is known, the list may be that of another Harvester.
+    async fn an_address_stays_published_until_it_is_known_that_its_object_is_gone_from_the_right_harvester(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        announced_service(&cluster, "{}").await;
+        annotate(&cluster, IPAM, json!("static")).await;
+        delete_object(&cluster).await;
+        assert_eq!((published(&cluster).await, told(&cluster, "AddressTakenBack").await), (at_first(), 0));
+        join(&cluster, "worker-1", "worker-1", "").await;
+        until(&cluster, "the address goes", async || published(&cluster).await == (None, vec![])).await;
+        ccm.stop().await;
+    }
+
+    /// Nothing in Harvester held it, and no pool gives it to another.
+    async fn a_lease_stays_with_a_service_whose_object_is_gone(cluster: TestCluster) {
+        let ccm = start(&cluster).await;
+        create_service(&cluster, "{cloudprovider.harvesterhci.io/ipam: dhcp}", "").await;
+        harvester_says(&cluster, json!({"status": {"allocatedAddress": {"ip": "0.0.0.0"}}})).await;
+        announce(&cluster, "127.9.0.7").await;
+        annotate(&cluster, IPAM, json!("static")).await;
+        delete_object(&cluster).await;
+        let leased = (Some("0.0.0.0".to_owned()), vec!["127.9.0.7".to_owned()]);
+        assert_eq!((published(&cluster).await, told(&cluster, "AddressTakenBack").await), (leased, 0));
+        ccm.stop().await;
+    }
+
+    async fn a_service_that_shares_an_address_whose_object_is_gone_loses_it_too_and_gets_the_next_one(cluster: TestCluster) {
+        let ccm = start(&cluster).await;
+        announced_service(&cluster, "{}").await;
+        ask(&cluster, "api", 81, "web", "").await;
+        let show = json!({"status": {"loadBalancer": {"ingress": [{"ip": "127.9.0.1"}]}}});
+        cluster.guest.patch_status::<Service>("shop/api", show).await;
+        annotate(&cluster, IPAM, json!("static")).await;
+        assert_eq!(shared(&cluster, "shop/api").await, is("127.9.0.1", "shop.web"));
+        delete_object(&cluster).await;
+        assert_eq!(published(&cluster).await, (None, vec![]));
+        assert_eq!(shared(&cluster, "shop/api").await, (None, Some(String::new())));
+        assert_eq!(ingress(&at(&cluster, "shop/api").await), [""; 0]);
+        assert_eq!(told_about(&cluster, "api", "AddressTakenBack").await.len(), 1);
+
+        annotate(&cluster, IPAM, Value::Null).await;
+        assert_eq!(shared(&cluster, "shop/api").await.0, None, "there is no address yet");
+        allocate(&cluster, "127.9.0.2").await;
+        assert_eq!(shared(&cluster, "shop/api").await, is("127.9.0.2", "shop.web"));
+        ccm.stop().await;
+    }
+
+    async fn on_the_host_datapath_too_a_service_loses_the_shared_address_and_gets_the_next_one(cluster: TestCluster) {
+        let ccm = start_on_host(&cluster).await;
+        ask(&cluster, "api", 81, "web", ON_HOST).await;
+        assert_eq!(ingress(&at(&cluster, "shop/api").await), ["127.9.0.1"]);
+        annotate(&cluster, CHECK, json!("82")).await;
+        delete_object(&cluster).await;
+        assert_eq!(published(&cluster).await.1, [""; 0]);
+        assert_eq!(ingress(&at(&cluster, "shop/api").await), [""; 0]);
+        assert_eq!(shared(&cluster, "shop/api").await.1.as_deref(), Some(""));
+
+        annotate(&cluster, CHECK, json!("80")).await;
+        harvester_says(&cluster, given("127.9.0.2")).await;
+        until(&cluster, "api has it", async || ingress(&at(&cluster, "shop/api").await) == ["127.9.0.2"]).await;
+        assert_eq!(published(&cluster).await.1, ["127.9.0.2"]);
+        ccm.stop().await;
+    }
+
+    /// It asks for an address of its own, which it does not get either.
+    async fn a_service_that_waits_for_its_own_address_with_a_fault_loses_the_shared_one_with_its_object(cluster: TestCluster) {
+        let ccm = start(&cluster).await;
+        announced_service(&cluster, "{}").await;
+        ask(&cluster, "api", 81, "web", "").await;
+        let wish = json!({PRIMARY: null, IPAM: "static"});
+        cluster.guest.patch::<Service>("shop/api", json!({"metadata": {"annotations": wish}})).await;
+        cluster.settle().await;
+        assert_eq!(shared(&cluster, "shop/api").await, is("127.9.0.1", "shop.web"), "until it has its own");
+        annotate(&cluster, IPAM, json!("static")).await;
+        delete_object(&cluster).await;
+        assert_eq!(shared(&cluster, "shop/api").await.0, None);
+        ccm.stop().await;
+    }
+}

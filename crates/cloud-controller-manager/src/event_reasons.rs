@@ -28,6 +28,11 @@ const ON_SERVICES: &[EventReason] = &[
         "drop the demand, or the sharing",
     ),
     fault("AddressInUse", "somebody else has the demanded address", "wait, or demand another"),
+    fault(
+        "AddressNotAllocated",
+        "kube-vip in the guest announces `spec.loadBalancerIP` by itself, and Harvester has not given it",
+        "remove the field",
+    ),
     fault("AddressNotInPool", "no pool for the Service has the demanded address", "demand another"),
     fault(
         "AddressNotPublished",

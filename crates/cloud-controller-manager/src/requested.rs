@@ -220,7 +220,11 @@ impl Requested {
         let pool = matches!(self.pool, Asked::For(_)).then_some(annotations::SERVICE_IP_POOL);
         let without_effect: Vec<_> = wish.into_iter().chain(pool).collect();
         if !without_effect.is_empty() {
-            let sentence = format!("{WHY}: {} has no effect", without_effect.join(", "));
+            let way_out = match wish {
+                Some(_) => "; remove that field, from which kube-vip in the guest takes an address by itself",
+                None => "",
+            };
+            let sentence = format!("{WHY}: {} has no effect{way_out}", without_effect.join(", "));
             events.push(PendingEvent::warning("RequestedAddressNotUsed", sentence));
         }
         Self::default()

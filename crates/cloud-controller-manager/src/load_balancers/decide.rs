@@ -23,6 +23,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use serde_json::Value;
 
+pub(super) use self::handover::leased;
 pub(super) use self::host_datapath::{hinders_sharing, was_announced_in_guest};
 use self::{
     sharing::{Held, Secondaries, Sharing},
@@ -362,6 +363,10 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     }
     if !has_address {
         events.extend(sharing::loss(seen));
+        let is_answered = object.is_some_and(|object| not_ready(object).is_some()) || seen.waited >= ANSWER;
+        if path == Datapath::Guest && (is_answered || withheld || forbidden || seen.creation_refused) {
+            events.extend(events::not_allocated(service));
+        }
         if leaves && path == Datapath::Guest {
             // its own object never gave that address, and takes none back
             view.annotations.insert(annotations::ALLOCATED_ADDRESS.to_owned(), None);
@@ -550,7 +555,7 @@ fn addresses(object: &LoadBalancer, service: &Service, path: Datapath) -> Vec<In
     match path {
         Datapath::Host => parse(status_address(object).into_iter().collect()),
         Datapath::Guest if is_leased(object) && !families::served(service, object).is_empty() => {
-            parse(ingress(service))
+            parse(leased(service))
         }
         Datapath::Guest => parse(families::served(service, object)),
     }

@@ -32,7 +32,7 @@ use super::{
     decide::{
         allocated,
         families::{listed, of_secondary, same, served},
-        ingress, is_leased, is_taken_back,
+        ingress, is_leased, is_taken_back, leased,
         requested::{is_met, is_withheld},
         settled,
         sharing::{Held, Primary, Secondaries, Sharing, given},
@@ -520,7 +520,7 @@ fn guest_address(primary: &Service, object: &LoadBalancer) -> Option<String> {
         return None;
     }
     let address = match is_leased(object) {
-        true => ingress(primary).into_iter().next().map(str::to_owned),
+        true => leased(primary).into_iter().next().map(str::to_owned),
         false => Some(served(primary, object).join(",")),
     };
     address.filter(|address| !address.is_empty())

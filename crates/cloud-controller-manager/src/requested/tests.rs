@@ -189,4 +189,5 @@ fn with_dhcp_a_demand_is_a_fault_and_the_rest_is_told() {
     let reasons: Vec<_> = faults.iter().map(|fault| fault.reason).collect();
     assert_eq!((&reasons[..], events.len()), (&["RequestedAddressNotUsed"][..], 1));
     assert!(events[0].message.contains("spec.loadBalancerIP, cloudprovider.harvesterhci.io/ip-pool"));
+    assert!(events[0].message.contains("remove that field"), "{}", events[0].message);
 }

@@ -163,6 +163,18 @@ spec: {{type: LoadBalancer, selector: {{app: web}}, ports: [{{name: {name}, port
         ccm.stop().await;
     }
 
+    /// docs/contract/cloud-controller-manager.md#16: kube-vip reads the field while it is asked for no address.
+    async fn a_wish_that_kube_vip_announces_by_itself_for_a_service_that_is_refused_is_told(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        let refused = "{cloudprovider.harvesterhci.io/ipam: static}";
+        create_service(&cluster, refused, "loadBalancerIP: 127.9.0.7").await;
+        assert_eq!(told(&cluster, "AddressNotAllocated").await, 0);
+        announce(&cluster, "127.9.0.7").await;
+        assert_eq!(told(&cluster, "AddressNotAllocated").await, 1);
+        assert_eq!(ingress(&service(&cluster).await.unwrap()), ["127.9.0.7"], "kube-vip would write it again");
+        ccm.stop().await;
+    }
+
     async fn a_malformed_demand_is_refused_before_anything_is_made(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         create_service(&cluster, "{cloudprovider.harvesterhci.io/ip: '10.0.0.7,10.0.0.8'}", "").await;

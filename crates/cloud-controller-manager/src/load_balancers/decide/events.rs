@@ -7,7 +7,7 @@ use kube::ResourceExt;
 
 use super::{
     ANNOUNCEMENT, Phase, Seen,
-    handover::{given, latest},
+    handover::{given, is_wished, latest},
     host_datapath, ingress,
 };
 use crate::{
@@ -56,6 +56,19 @@ pub(super) fn overdue_announcement(seen: &Seen<'_>) -> Option<PendingEvent> {
         }
         Phase::Publication(address) => Some(not_published(seen.service, &address)),
     }
+}
+
+/// kube-vip in the guest reads `spec.loadBalancerIP` while it is asked for no address, and announces that one by itself.
+pub(super) fn not_allocated(service: &Service) -> Option<PendingEvent> {
+    let text = |key: &str| service.annotations().get(key).map(String::as_str).unwrap_or_default();
+    let is_asked = !text(annotations::KUBE_VIP_LOADBALANCER_IPS).is_empty();
+    let shown = ingress(service).into_iter().find(|ip| is_wished(service, ip))?;
+    let sentence = format!(
+        "kube-vip in the guest announces {shown} because of {WISH}, and Harvester has not given it to this Service: \
+         remove the field, as another may have that address"
+    );
+    let is_by_itself = !is_asked && text(annotations::KUBE_VIP_IGNORE) != "true";
+    is_by_itself.then(|| PendingEvent::warning("AddressNotAllocated", sentence))
 }
 
 /// kube-vip in the guest was asked for the address and does not show it. It does not write the status of an address that

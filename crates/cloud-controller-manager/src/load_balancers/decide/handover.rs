@@ -209,6 +209,18 @@ pub(super) fn came_of(lost: &str, service: &Service) -> bool {
     ingress(service).first().is_some_and(|ip| is_lost(ip) && fixed != Some(ip))
 }
 
+/// The addresses of the lease that kube-vip got for the Service. It announces `spec.loadBalancerIP` before it is asked for a
+/// lease, and nobody gave that address.
+pub(in crate::load_balancers) fn leased(service: &Service) -> Vec<&str> {
+    ingress(service).into_iter().filter(|ip| !is_wished(service, ip)).collect()
+}
+
+/// Whether `spec.loadBalancerIP` names this address.
+pub(super) fn is_wished(service: &Service, ip: &str) -> bool {
+    let wish = service.spec.as_ref().and_then(|spec| spec.load_balancer_ip.as_deref());
+    listed(wish.unwrap_or_default()).any(|wish| same(wish, ip))
+}
+
 /// The Service's address, if it is one that Harvester gave. With a lease that is any; Harvester knows nothing of
 /// another, and its webhook would put the old one back.
 pub(super) fn shown_in_guest(service: &Service, object: Option<&RawObject<LoadBalancer>>) -> StatusAddress {
@@ -216,7 +228,7 @@ pub(super) fn shown_in_guest(service: &Service, object: Option<&RawObject<LoadBa
     let given = served(service, object);
     let shown = ingress(service);
     let address = match is_leased(object) {
-        true => shown.first().filter(|_| !given.is_empty()).copied(),
+        true => leased(service).into_iter().next().filter(|_| !given.is_empty()),
         // the first that the object has: its field holds one, and the load balancer gives a former first address to others
         // once it reads another one here
         false => allocated(object)
@@ -231,7 +243,7 @@ pub(super) fn shown_in_guest(service: &Service, object: Option<&RawObject<LoadBa
 pub(super) fn not_shown(service: &Service, object: &LoadBalancer) -> Option<String> {
     let shown = ingress(service);
     let is_shown = |ip: &str| match is_leased(object) {
-        true => !shown.is_empty(),
+        true => !leased(service).is_empty(),
         false => shown.iter().any(|shown| same(shown, ip)),
     };
     let missing: Vec<_> = served(service, object).into_iter().filter(|ip| !is_shown(ip)).collect();

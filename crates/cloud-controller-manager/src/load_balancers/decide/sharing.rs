@@ -204,6 +204,7 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
     let goes_on = goes_on(seen);
     events.extend(told(seen, goes_on));
     if seen.held == Held::Nothing && (!is_asked && !shows || !handover::is_here(seen)) {
+        events.extend(events::not_allocated(service));
         return Decision { view, write: None, events };
     }
     if path == Datapath::Host {
@@ -226,6 +227,9 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
         events.extend(events::overdue_announcement(seen));
         view.again = again(seen);
         return Decision { view, write: None, events };
+    }
+    if path == Datapath::Guest {
+        events.extend(events::not_allocated(service));
     }
     view.load_balancer = LoadBalancerState::Present { addresses: Vec::new() };
     if shows {

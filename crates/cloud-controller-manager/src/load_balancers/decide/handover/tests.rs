@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     super::{
+        Write,
         sharing::{Held, Sharing},
         tests::{decided, object, reasons, service},
     },
@@ -206,6 +207,22 @@ fn a_lease_remembers_no_former_address() {
     let object = object("cluster", &json!({"allocatedAddress": {"ip": DHCP_ADDRESS}}));
     let decision = decided(&showing("10.0.0.9", Some(DHCP_ADDRESS), DHCP_ADDRESS), Some(&object), |_| {});
     assert_eq!(decision.view.annotations[GIVEN].as_deref(), Some(DHCP_ADDRESS));
+}
+
+/// kube-vip announces `spec.loadBalancerIP` until it is asked for a lease.
+#[rstest]
+#[case::the_wish("10.0.0.7", &[])]
+#[case::a_lease("10.0.0.9", &["10.0.0.9"])]
+fn a_status_that_shows_the_wish_shows_no_lease(#[case] shown: &str, #[case] expected: &[&str]) {
+    let object = object("cluster", &json!({"allocatedAddress": {"ip": DHCP_ADDRESS}}));
+    let mut had = showing(shown, Some(DHCP_ADDRESS), DHCP_ADDRESS);
+    had.spec.as_mut().unwrap().load_balancer_ip = Some("10.0.0.7".to_owned());
+    let decision = decided(&had, Some(&object), |_| {});
+    let addresses: Vec<_> = expected.iter().map(|ip| IngressAddress::parse(ip)).collect();
+    assert_eq!(decision.view.load_balancer, LoadBalancerState::Present { addresses });
+    let Some(Write::Update(written)) = decision.write else { panic!("its labels are written") };
+    assert_eq!(written["status"]["address"].as_str(), expected.first().copied());
+    assert_eq!(not_shown(&had, &object).is_some(), expected.is_empty(), "it is waited for");
 }
 
 #[test]

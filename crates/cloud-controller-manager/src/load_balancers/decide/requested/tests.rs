@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::load_balancers::decide::{
     Write,
+    sharing::Sharing,
     tests::{decided, ip, object, reasons, service},
 };
 
@@ -292,6 +293,41 @@ fn a_wish_that_is_not_met_hinders_nothing_and_is_told(
             assert!(["10.0.0.7", given, part].iter().all(|part| message.contains(part)), "{message}");
         }
     }
+}
+
+/// kube-vip in the guest reads the field while it is asked for no address, and another may have that one.
+#[rstest]
+#[case::refused(json!({annotations::IPAM: "static"}), None, 0, "10.0.0.7", true)]
+#[case::no_pool(json!({}), Some(json!({"conditions": [{"type": "Ready", "status": "False"}]})), 0, "10.0.0.7", true)]
+#[case::no_answer(json!({}), Some(json!({})), 10, "10.0.0.7", true)]
+#[case::an_answer_may_come(json!({}), Some(json!({})), 0, "10.0.0.7", false)]
+#[case::anothers(json!({annotations::IPAM: "static"}), None, 0, "10.0.0.8", false)]
+#[case::asked_for_another(json!({annotations::IPAM: "static", ASKED: "10.0.0.9"}), None, 0, "10.0.0.7", false)]
+#[case::passed_over(json!({annotations::IPAM: "static", annotations::KUBE_VIP_IGNORE: "true"}), None, 0, "10.0.0.7",
+    false)]
+fn a_wish_that_kube_vip_announces_by_itself_and_that_nobody_gave_is_told(
+    #[case] there: Value,
+    #[case] status: Option<Value>,
+    #[case] waited: u64,
+    #[case] shown: &str,
+    #[case] is_told: bool,
+) {
+    let wishing = showing(service(&there, &json!({"loadBalancerIP": "10.0.0.7"})), shown);
+    let object = status.map(|status| object("cluster", &status));
+    let decision = decided(&wishing, object.as_ref(), |seen| seen.waited = Duration::from_secs(waited));
+    let told = decision.events.iter().find(|event| event.reason == "AddressNotAllocated");
+    assert_eq!(told.is_some(), is_told, "{decision:?}");
+    assert!(
+        told.is_none_or(|event| event.message.contains("announces 10.0.0.7 because of spec.loadBalancerIP"))
+    );
+}
+
+#[test]
+fn a_wish_of_a_service_that_waits_for_a_primary_is_told_where_kube_vip_announces_it() {
+    let wishing = showing(service(&json!({}), &json!({"loadBalancerIP": "10.0.0.7"})), "10.0.0.7");
+    let waits = Sharing::Waits("service shop/main is not there".to_owned());
+    let decision = decided(&wishing, None, |seen| seen.sharing = waits);
+    assert_eq!(reasons(&decision), ["WaitingForPrimary", "AddressNotAllocated"]);
 }
 
 #[rstest]

@@ -69,8 +69,10 @@ impl<'a> Sharing<'a> {
             WorkloadType::Vm => object.status.as_ref().map(|status| status.address.clone()),
             WorkloadType::Cluster => ingress(primary).first().cloned(),
         };
-        // a primary that requires both families has neither while one is missing, unless it had that one before
-        let lacks_one = ServiceOptions::asked_by(primary).families == Families::Required
+        // a primary that requires both families has neither while one is missing, unless it had that one before, or is on
+        // the host data path, where there is no second one
+        let lacks_one = object.spec.workload() == WorkloadType::Cluster
+            && ServiceOptions::asked_by(primary).families == Families::Required
             && !primary.annotations().contains_key(annotations::KUBE_VIP_LOADBALANCER_IPS)
             && pool_addresses(object).len() < 2;
         let address = address.filter(|address| !address.is_empty() && !lacks_one);

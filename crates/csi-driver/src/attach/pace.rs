@@ -16,8 +16,8 @@
 //! nothing bad is known of it   30 s, 120 s where a disk left a moment ago; it stays while another may be to blame
 //! ```
 //! A disk that nobody waits for stays. One that left comes again after 15 s, doubled each time up to 300 s, or up to 60 s
-//! where nobody else waits. It is doubtful then, for an hour or until it came; so are claims of its class that are not
-//! bound, where its own was not, until one of those came. Doubtful disks come one at a time, in the order in which they
+//! where nobody else waits. It is doubtful then, until it came or nobody has wanted it for an hour; so are claims of its
+//! class that are not bound, where its own was not, until one of those came. Doubtful disks come one at a time, in the order in which they
 //! waited, and after all others. This process remembers all that: the sidecars call one process at a time, and what another
 //! one does not know of only makes disks come later.
 
@@ -49,7 +49,7 @@ const KEPT_OUT_FIRST: Duration = Duration::from_secs(15);
 const KEPT_OUT_LAST: Duration = Duration::from_secs(300);
 /// … or up to this, while nobody else waits for the machine.
 const KEPT_OUT_ALONE: Duration = Duration::from_secs(60);
-/// That a disk did not come is known so long.
+/// That a disk did not come is known so long after it was taken out, or wanted, last.
 const REMEMBERED_FOR: Duration = Duration::from_secs(3600);
 /// Whoever had to wait for another disk counts as one that wants in for so long: an attacher calls again by then.
 const WANTED_FOR: Duration = Duration::from_secs(300);
@@ -90,6 +90,8 @@ struct Known {
 struct KeptOut {
     times: u32,
     at: Instant,
+    /// When it was taken out or a call waited for its turn last: one that had no turn has not come either.
+    lately: Instant,
     pause: Duration,
     why: String,
 }
@@ -154,7 +156,7 @@ impl Pace {
             it.volumes.retain(|volume, known| {
                 known.way = known.way.filter(|(direction, _)| seen.get(volume) == Some(direction));
                 known.wanted = known.wanted.filter(|wanted| wanted.last.elapsed() < WANTED_FOR);
-                known.kept_out.take_if(|kept| kept.at.elapsed() >= REMEMBERED_FOR);
+                known.kept_out.take_if(|kept| !kept.is_remembered());
                 known.unbound_class.take_if(|(_, at)| at.elapsed() >= REMEMBERED_FOR);
                 let is_to_come = known.kept_out.is_some() || known.unbound_class.is_some();
                 known.way.is_some() || is_to_come || known.wanted.is_some()
@@ -184,6 +186,9 @@ impl Pace {
             let known = it.volume(volume);
             let before = known.wanted.filter(|wanted| wanted.last.elapsed() < TURN_KEPT_FOR);
             known.wanted = Some(Wanted { first: before.map_or(now, |wanted| wanted.first), last: now });
+            if let Some(kept) = known.kept_out.as_mut().filter(|kept| kept.is_remembered()) {
+                kept.lately = now;
+            }
         });
     }
 
@@ -220,7 +225,13 @@ impl Pace {
             let known = it.volume(volume);
             let times = known.times();
             let pause = doubled(KEPT_OUT_FIRST, times, KEPT_OUT_LAST);
-            let kept = KeptOut { times: times.saturating_add(1), at: now, pause, why: why.to_owned() };
+            let kept = KeptOut {
+                times: times.saturating_add(1),
+                at: now,
+                lately: now,
+                pause,
+                why: why.to_owned(),
+            };
             known.kept_out = Some(kept);
             pause
         })
@@ -287,9 +298,15 @@ impl Pace {
     }
 }
 
+impl KeptOut {
+    fn is_remembered(&self) -> bool {
+        self.lately.elapsed() < REMEMBERED_FOR
+    }
+}
+
 impl Known {
     fn times(&self) -> u32 {
-        let kept = self.kept_out.as_ref().filter(|kept| kept.at.elapsed() < REMEMBERED_FOR);
+        let kept = self.kept_out.as_ref().filter(|kept| kept.is_remembered());
         kept.map_or(0, |kept| kept.times)
     }
 }
@@ -489,6 +506,20 @@ mod tests {
         assert_eq!(pace.times("a", "pvc-1"), 40);
         pace.came("a", "pvc-1", true);
         assert_eq!(pace.keep_out("a", "pvc-1", None, "why").as_secs(), 15);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_that_did_not_come_stays_doubtful_while_it_waits_for_a_turn() {
+        let pace = Pace::default();
+        pace.keep_out("a", "pvc-1", None, "why");
+        for _ in 0..3 {
+            tokio::time::advance(REMEMBERED_FOR / 2).await;
+            pace.wants("a", "pvc-1");
+            pace.is_unwanted("a", "pvc-1");
+            assert!(pace.is_doubtful("a", "pvc-1", None));
+        }
+        tokio::time::advance(REMEMBERED_FOR).await;
+        assert!(!pace.is_doubtful("a", "pvc-1", None));
     }
 
     #[tokio::test(start_paused = true)]

@@ -218,6 +218,17 @@ async fn a_watch_that_is_a_whole_stay_behind_ends_no_giving_back() {
         seconds(5).await;
     }
     late.shows_instances.send_replace(bed.server.revision());
+    // calls that hear of nothing would find that their watch is behind
+    let noise = bed.claims();
+    bed.tasks.spawn_until_stop(async move {
+        for number in 0_u64.. {
+            let patch = Patch::Merge(json!({"metadata": {"annotations": {"number": number.to_string()}}}));
+            for name in [VOLUME, "other"] {
+                noise.patch(name, &PatchParams::default(), &patch).await.unwrap();
+            }
+            seconds(2).await;
+        }
+    });
     second.unpublish(VOLUME, 100).await.unwrap();
     let end_of_first_stay = bed.server.revision();
     second.publish("third", 5).await.unwrap_err();
@@ -267,8 +278,13 @@ async fn a_disk_whose_volume_attachment_is_true_is_never_given_back(
         }
         true
     };
+    // one that comes before it waits for nothing
+    let other = async {
+        seconds(2).await;
+        calls(&driver, "other").await;
+    };
     tokio::select! {
-        _ = async { tokio::join!(calls(&driver, VOLUME), calls(&driver, "other")) } => panic!("they came"),
+        _ = async { tokio::join!(calls(&driver, VOLUME), other) } => panic!("they came"),
         stays = stays => assert_eq!(stays, is_attached),
     }
 }

@@ -18,8 +18,8 @@ use futures::{StreamExt, TryStreamExt};
 use kube::{Api, Resource, api::ListParams, core::ApiResource, runtime::watcher};
 use serde::de::DeserializeOwned;
 use tokio::{
-    sync::watch,
-    time::{Instant, sleep, timeout},
+    sync::{Notify, watch},
+    time::{Instant, sleep},
 };
 
 use program::{Subscribers, TaskGroup};
@@ -67,6 +67,10 @@ struct Shared<K> {
     /// Of [`Cache::on_delete`].
     deletions: Subscribers<K>,
     ready: watch::Sender<bool>,
+    /// When the watch told something last, and the newest version that it has passed.
+    heard: watch::Sender<Option<(Instant, u64)>>,
+    /// Rung where the watch is to begin anew.
+    anew: Arc<Notify>,
     /// Why the watch does not work.
     watch_error: watch::Sender<Option<String>>,
 }
@@ -102,7 +106,8 @@ impl<K: Watched> Cache<K> {
             Ok(None) => into.set_watch_error(None),
             Err(why) => into.set_watch_error(Some(why)),
         };
-        tasks.spawn_until_stop(follow(undecoded(api), config, Box::new(on_result)));
+        let anew = cache.0.anew.clone();
+        tasks.spawn_until_stop(follow(undecoded(api), config, anew, Box::new(on_result)));
         cache
     }
 
@@ -153,6 +158,8 @@ impl<K: Watched> Cache<K> {
             subscribers: Subscribers::default(),
             deletions: Subscribers::default(),
             ready: watch::Sender::new(false),
+            heard: watch::Sender::new(None),
+            anew: Arc::default(),
             watch_error: watch::Sender::new(None),
         }))
     }
@@ -165,6 +172,28 @@ impl<K: Watched> Cache<K> {
     /// Whether the first list is complete, for those who cannot wait.
     pub fn is_ready(&self) -> bool {
         *self.0.ready.borrow()
+    }
+
+    /// For how long the watch has told nothing. One whose connection a proxy holds has no error, and what others did
+    /// meanwhile is not known here.
+    pub fn silent_for(&self) -> Duration {
+        let heard = *self.0.heard.borrow();
+        heard.map_or(Duration::MAX, |(at, _)| at.elapsed())
+    }
+
+    /// Waits until the watch itself has come to this version of an object, or past it. The answer to our own write does
+    /// not count.
+    pub async fn passes(&self, version: u64) {
+        let mut heard = self.0.heard.subscribe();
+        let has_passed = |heard: &Option<(Instant, u64)>| heard.is_some_and(|(_, passed)| passed >= version);
+        heard.wait_for(has_passed).await.expect("the cache holds the sender");
+    }
+
+    /// Lists and watches anew, where the watch is proved to be behind. Until the list has come the cache is not ready,
+    /// and shows what it knew.
+    pub fn begin_anew(&self) {
+        self.0.ready.send_replace(false);
+        self.0.anew.notify_one();
     }
 
     /// Why the watch does not work now, in the server's words where there are some; nothing while it works.
@@ -243,7 +272,8 @@ impl<K: Watched> Cache<K> {
 
     fn on_event(&self, event: watcher::Event<Undecoded>) {
         let read = |undecoded: Undecoded| undecoded.read().map(|object| self.trimmed(object));
-        if !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_)) {
+        let is_news = !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_));
+        if is_news {
             self.set_watch_error(None);
         }
         let change = match event {
@@ -269,6 +299,10 @@ impl<K: Watched> Cache<K> {
                 None
             }
         };
+        if is_news {
+            let passed = self.known().passed();
+            self.0.heard.send_replace(Some((Instant::now(), passed)));
+        }
         self.tell(change);
     }
 
@@ -323,21 +357,30 @@ type WatchResult = Result<Option<watcher::Event<Undecoded>>, String>;
 /// A watch that broke works again when no error came for so long: longer than a connection takes to fail.
 const WORKS_AFTER: Duration = Duration::from_secs(45);
 
-async fn follow(api: Api<Undecoded>, config: watcher::Config, on_result: Box<dyn Fn(WatchResult) + Send>) {
+async fn follow(
+    api: Api<Undecoded>,
+    config: watcher::Config,
+    anew: Arc<Notify>,
+    on_result: Box<dyn Fn(WatchResult) + Send>,
+) {
     let kind = api.resource_url().to_owned();
+    let begin = || watcher(api.clone(), config.clone()).boxed();
     // not the watcher's own back-off: that one begins anew with every list that it tries
-    let (mut events, mut backoff) = (watcher(api, config).boxed(), WatchBackoff::default());
+    let (mut events, mut backoff) = (begin(), WatchBackoff::default());
     let mut is_broken = false;
     loop {
-        let next = if is_broken {
-            let Ok(next) = timeout(WORKS_AFTER, events.try_next()).await else {
+        let next = tokio::select! {
+            next = events.try_next() => next,
+            () = sleep(WORKS_AFTER), if is_broken => {
                 is_broken = false;
                 on_result(Ok(None));
                 continue;
-            };
-            next
-        } else {
-            events.try_next().await
+            }
+            () = anew.notified() => {
+                tracing::info!(kind, "the watch is behind; beginning it anew");
+                events = begin();
+                continue;
+            }
         };
         is_broken = next.is_err();
         match next {

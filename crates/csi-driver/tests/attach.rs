@@ -13,6 +13,8 @@ mod host;
 mod lost_machines;
 #[path = "attach/old_host.rs"]
 mod old_host;
+#[path = "attach/silent_watches.rs"]
+mod silent_watches;
 #[path = "attach/story.rs"]
 mod story;
 #[path = "attach/two_writers.rs"]

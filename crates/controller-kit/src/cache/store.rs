@@ -53,6 +53,11 @@ impl<K: Watched> Store<K> {
         own.map(|(_, object)| object.clone()).collect()
     }
 
+    /// The newest version that the watch has passed.
+    pub(super) fn passed(&self) -> u64 {
+        self.watched
+    }
+
     pub(super) fn malformed(&self) -> Vec<(ObjectKey, String)> {
         self.malformed.iter().map(|(key, why)| (key.clone(), why.clone())).collect()
     }
@@ -163,7 +168,7 @@ fn key_of<K: Watched>(read: &Read<K>) -> ObjectKey {
     }
 }
 
-fn version_of<K: Watched>(object: &K) -> u64 {
+pub(super) fn version_of<K: Watched>(object: &K) -> u64 {
     version_in(object.meta())
 }
 

@@ -5,7 +5,11 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
-use sim_apiserver::ApiServer;
+use sim_apiserver::{
+    ApiServer,
+    faults::{Answer, Rule},
+};
+use tokio::time::timeout;
 
 use super::*;
 
@@ -72,6 +76,51 @@ async fn each_change_is_told_once_whether_it_is_ours_or_not() {
     assert_eq!(*log.lock().unwrap(), expected);
     assert_eq!(cache.list().len(), 1);
     assert!(cache.list()[0].metadata.managed_fields.is_none(), "nobody reads them");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cache_knows_how_far_its_watch_has_come_and_for_how_long_it_is_silent() {
+    let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
+    let maps = Api::<ConfigMap>::namespaced(server.client("admin"), "default");
+    let cache = Cache::start(&tasks, maps.clone(), watcher::Config::default());
+    assert_eq!(cache.silent_for(), Duration::MAX);
+    cache.ready().await;
+    let ours = maps.create(&PostParams::default(), &map("ours")).await.unwrap();
+    let version = store::version_of(&ours);
+    timeout(Duration::from_secs(1), cache.passes(version)).await.unwrap();
+    sleep(Duration::from_secs(60)).await;
+    assert!(cache.silent_for() > Duration::from_secs(50), "{:?}", cache.silent_for());
+    assert!(timeout(Duration::from_secs(1), cache.passes(version + 1)).await.is_err());
+    // one that no watch follows hears of no version
+    let empty = Cache::empty();
+    empty.wrote(maps.get("ours").await.unwrap());
+    assert!(timeout(Duration::from_secs(1), empty.passes(version)).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_behind_begins_anew_and_its_cache_is_not_ready_until_then() {
+    let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
+    let maps = Api::<ConfigMap>::namespaced(server.client("admin"), "default");
+    maps.create(&PostParams::default(), &map("goes")).await.unwrap();
+    let cache = Cache::start(&tasks, maps.clone(), watcher::Config::default());
+    cache.ready().await;
+    // a proxy holds the connection
+    let (user, verb) = (Some("admin".to_owned()), Some("watch".to_owned()));
+    server.faults().add(Rule { user, verb, ..Rule::new(Answer::Delay(Duration::from_secs(300))) });
+    server.faults().close_watches();
+    sleep(Duration::from_secs(1)).await;
+    maps.delete("goes", &DeleteParams::default()).await.unwrap();
+    let comes = maps.create(&PostParams::default(), &map("comes")).await.unwrap();
+    let passed = timeout(Duration::from_secs(5), cache.passes(store::version_of(&comes))).await;
+    assert!(passed.is_err() && cache.is_ready());
+    assert_eq!(cache.watch_error(), None);
+
+    cache.begin_anew();
+    assert!(!cache.is_ready());
+    timeout(Duration::from_secs(1), cache.ready()).await.unwrap();
+    timeout(Duration::from_secs(1), cache.passes(store::version_of(&comes))).await.unwrap();
+    let has = |name: &str| cache.get(&ObjectKey::new("default", name)).is_some();
+    assert!(has("comes") && !has("goes"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,21 +3,23 @@
 //! in use by nobody yet: it goes, and the annotation says where the volume is. It says too what is to go, until it has: a
 //! process may die between the two writes.
 
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+
 use super::{
     hotplug::{self, Disk},
     ownership::{Machine, Operation, Ownership, Recorded},
     plug::{self, Written},
     session::Session,
 };
-use crate::refusal::Refusal;
+use crate::{refusal::Refusal, volume::record::VolumeRecord};
 
 /// Whether the call has added the disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Added {
     #[default]
     No,
-    /// On a version of the machine that it had read before.
-    OnVersion,
+    /// On a version of the machine that it had read before, and this one came of it.
+    OnVersion(String),
     /// By a subresource, which knows no versions.
     Blindly,
 }
@@ -52,9 +54,14 @@ fn truth(machine: &Machine, recorded: &Recorded, other: Option<Machine>) -> Trut
 }
 
 impl Session<'_> {
-    /// The end of an attachment: refused where another machine has the volume too.
-    pub(super) async fn alone_in(&self, machine: &str, added: Added) -> Result<(), Refusal> {
-        let is_sure = added == Added::Blindly;
+    /// The end of an attachment: refused where another machine has the volume too. Watches that tell of our own write tell
+    /// that; what an earlier call has added, somebody may have added elsewhere since.
+    pub(super) async fn alone_in(&self, machine: &str, added: &Added) -> Result<(), Refusal> {
+        let is_sure = match added {
+            Added::No => self.may_be_elsewhere(self.watched_claim().await.as_deref()).await,
+            Added::OnVersion(version) => !self.call.tells_of(version).await,
+            Added::Blindly => true,
+        };
         if self.others(machine, is_sure).await?.is_empty() {
             return Ok(());
         }
@@ -63,12 +70,18 @@ impl Session<'_> {
         if others.is_empty() {
             return Ok(());
         }
-        if added != Added::No
+        if *added != Added::No
             && let Err(why) = self.give_way(machine, &others[0]).await
         {
             return Err(self.stays(machine, &others, &why));
         }
         Err(self.in_use(&others))
+    }
+
+    /// Whether a driver that ignores the annotation may have brought the volume into a machine, and the watches have not told
+    /// it. Volumes that this driver made are none of its.
+    pub(super) async fn may_be_elsewhere(&self, claim: Option<&PersistentVolumeClaim>) -> bool {
+        claim.is_none_or(|claim| VolumeRecord::of(claim).is_none()) && self.call.may_be_silent().await
     }
 
     /// The attacher must not take the volume for detached.

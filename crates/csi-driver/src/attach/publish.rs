@@ -148,7 +148,7 @@ impl Session<'_> {
                     let volume = self.volume.as_str();
                     let disk = hotplug::disk(seen.vm.as_deref(), seen.vmi.as_deref(), volume);
                     self.attacher.pace.came(machine, volume, disk == Disk::Ready);
-                    return self.alone_in(machine, course.added).await;
+                    return self.alone_in(machine, &course.added).await;
                 }
                 Next::Wait(until) => {
                     drop(turn);
@@ -195,7 +195,7 @@ impl Session<'_> {
             match self.until_ready(machine, vm, &mut course, &changes).await? {
                 // nobody gives a disk back so early
                 Ready::Yes if course.annotated.is_some_and(|begun| begun.elapsed() < UNMOUNTED_FOR) => {
-                    return self.alone_in(machine, course.added).await;
+                    return self.alone_in(machine, &course.added).await;
                 }
                 // the annotation is read now that the disk is there: somebody may be about to take it out
                 Ready::Yes => continue,

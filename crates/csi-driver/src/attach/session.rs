@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    future::pending,
     sync::{
         Arc, Mutex, Weak,
         atomic::{AtomicU64, Ordering},
@@ -16,7 +17,7 @@ use kube::api::{ListParams, Patch, PatchParams};
 use serde_json::json;
 use tokio::{
     sync::{OnceCell, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock},
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, sleep, sleep_until, timeout_at},
 };
 
 use super::{
@@ -24,7 +25,7 @@ use super::{
     hotplug::{self, Disk, Progress},
     ownership::{Operation, Ownership, Recorded, There},
     plug,
-    watches::{self, Changes},
+    watches::{self, Changes, HEARD_WITHIN},
     why::{ClaimPhase, Pod, Waiting, why_not},
     worker::Worker,
 };
@@ -86,6 +87,8 @@ pub(super) struct Session<'a> {
     worker: Option<&'a Worker>,
     /// Since when the call waits for the same, and how long a caller waits with it.
     waits: Mutex<(Instant, Duration)>,
+    /// When the watches are compared with the host, unless they tell of a change before.
+    compares_at: Mutex<Instant>,
     binds_at_use: OnceCell<bool>,
 }
 
@@ -93,8 +96,9 @@ impl<'a> Session<'a> {
     pub(super) fn new(attacher: &'a Attacher, volume: &'a HostName, waits_for: &'a Mutex<String>) -> Self {
         let call = attacher.watches.begin();
         let waits = Mutex::new((Instant::now(), SILENT_FOR));
+        let compares_at = Mutex::new(Instant::now() + HEARD_WITHIN);
         let (has_caller, worker, binds_at_use) = (false, None, OnceCell::new());
-        Self { attacher, call, volume, waits_for, has_caller, worker, waits, binds_at_use }
+        Self { attacher, call, volume, waits_for, has_caller, worker, waits, compares_at, binds_at_use }
     }
 
     /// The same, by this worker, which others have while the session waits.
@@ -403,13 +407,23 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Waits for a change of what is watched, at most until then.
+    /// Waits for a change of what is watched, at most until then. Where none is told for a while, the watches are compared
+    /// with the host beside that.
     pub(super) async fn change(&self, changes: &Changes, until: Option<Instant>) {
         let longest = until.map_or(LOOK_AGAIN, |until| until.saturating_duration_since(Instant::now()));
+        let compares_in = |wait| *self.compares_at.lock().expect("no panic while the time is replaced") = Instant::now() + wait;
+        let compares_at = *self.compares_at.lock().expect("no panic while the time is replaced");
+        let comparing = async {
+            sleep_until(compares_at).await;
+            Box::pin(self.call.compare(self.volume.as_str(), changes)).await;
+            compares_in(LOOK_AGAIN);
+            pending::<()>().await;
+        };
         self.wait(async {
             tokio::select! {
-                () = changes.next() => {}
+                () = changes.next() => compares_in(HEARD_WITHIN),
                 () = sleep(longest.min(LOOK_AGAIN)) => self.call.complete(),
+                () = comparing => {}
             }
         })
         .await;

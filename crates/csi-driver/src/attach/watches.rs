@@ -15,11 +15,11 @@ use std::{
 use controller_kit::{Cache, ObjectKey, Watched};
 use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::runtime::watcher;
+use kube::{Api, runtime::watcher};
 use program::TaskGroup;
 use tokio::{
     sync::{Notify, watch},
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use super::hotplug;
@@ -29,6 +29,12 @@ use crate::host::{self, Host, PAGE};
 pub const KEPT_FOR: Duration = Duration::from_secs(600);
 /// A call waits so long for the first list of a watch, then it reads the object by itself.
 const LISTED_WITHIN: Duration = Duration::from_secs(2);
+/// A watch that has told nothing for so long may be held by a proxy, without an error.
+pub const HEARD_WITHIN: Duration = Duration::from_secs(5);
+/// A watch that works tells so soon of what the host has answered.
+const ECHOED_WITHIN: Duration = Duration::from_secs(1);
+/// Watches that are behind begin anew, and not again before: a host may be slow, and lists cost it more than watches.
+const ANEW_AFTER: Duration = Duration::from_secs(30);
 /// What of a claim's annotations is read.
 const ANNOTATIONS: [&str; 4] = [
     annotations::CSI_ATTACH,
@@ -66,6 +72,23 @@ struct Running {
     machines: Cache<VirtualMachine>,
     instances: Cache<VirtualMachineInstance>,
     claims: Option<Cache<PersistentVolumeClaim>>,
+    /// When they began anew last.
+    anew: Option<Instant>,
+}
+
+impl Running {
+    /// All of them go one way to the host.
+    fn begin_anew(&mut self) {
+        if self.anew.is_some_and(|last| last.elapsed() < ANEW_AFTER) {
+            return;
+        }
+        self.anew = Some(Instant::now());
+        self.machines.begin_anew();
+        self.instances.begin_anew();
+        if let Some(claims) = &self.claims {
+            claims.begin_anew();
+        }
+    }
 }
 
 /// A call under way. The watches last while there is one.
@@ -105,7 +128,7 @@ impl Watches {
             let instances = Cache::start_trimmed(&tasks, host.instances(), config(), hotplug::trim_instance);
             self.tell_changes(&machines);
             self.tell_changes(&instances);
-            state.running = Some(Running { tasks, machines, instances, claims: None });
+            state.running = Some(Running { tasks, machines, instances, claims: None, anew: None });
             let watches = self.clone();
             self.0.tasks.spawn_until_stop(async move { watches.end_when_unused().await });
         }
@@ -217,6 +240,52 @@ impl Watching {
         working(claims).await
     }
 
+    /// Whether the watch of machines has told nothing for so long that it may be held by a proxy.
+    pub async fn may_be_silent(&self) -> bool {
+        self.machines().await.is_none_or(|machines| machines.silent_for() > HEARD_WITHIN)
+    }
+
+    /// Whether the watch of machines tells of this version, which the host has answered. One that does not begins anew.
+    pub async fn tells_of(&self, version: &str) -> bool {
+        let (Some(machines), Ok(version)) = (self.machines().await, version.parse()) else { return false };
+        let tells = timeout(ECHOED_WITHIN, machines.passes(version)).await.is_ok();
+        if !tells {
+            self.begin_anew();
+        }
+        tells
+    }
+
+    /// Reads a claim, and the machines and instances that these changes are of, and begins the watches anew where one does
+    /// not tell of what the host answers. Requests that are not answered change nothing.
+    pub async fn compare(&self, claim: &str, changes: &Changes) {
+        let host = &self.0.0.host;
+        let claim_key = self.key(claim);
+        let (machines, instances, claims) = tokio::join!(self.machines(), self.instances(), self.claims());
+        let of_machines = async {
+            let mut is_one_behind = false;
+            for name in changes.names.iter().filter(|name| *name != claim) {
+                let key = self.key(name);
+                let (machine, instance) = tokio::join!(
+                    is_behind(machines.clone(), host.machines(), &key),
+                    is_behind(instances.clone(), host.instances(), &key)
+                );
+                is_one_behind |= machine || instance;
+            }
+            is_one_behind
+        };
+        let of_claims = is_behind(claims, host.claims(), &claim_key);
+        if matches!(tokio::join!(of_machines, of_claims), (true, _) | (_, true)) {
+            self.begin_anew();
+        }
+    }
+
+    /// Lists and watches anew, where what is watched is proved to be old.
+    pub fn begin_anew(&self) {
+        if let Some(running) = &mut self.0.state().running {
+            running.begin_anew();
+        }
+    }
+
     /// Begins the watch that the next call will need.
     pub fn complete(&self) {
         if let Some(running) = &mut self.0.state().running {
@@ -287,6 +356,23 @@ async fn working<K: Watched>(cache: Cache<K>) -> Option<Cache<K>> {
         drop(timeout(LISTED_WITHIN, cache.ready()).await);
     }
     (cache.is_ready() && cache.watch_error().is_none()).then_some(cache)
+}
+
+/// Whether the watch does not tell of what the host has under this name, though it had time for it.
+async fn is_behind<K: Watched>(cache: Option<Cache<K>>, api: Api<K>, key: &ObjectKey) -> bool {
+    let Some(cache) = cache else { return false };
+    let Ok(Ok(read)) = timeout(LISTED_WITHIN, api.get_opt(&key.name)).await else { return false };
+    let Some(object) = read else {
+        if cache.get(key).is_none() {
+            return false;
+        }
+        sleep(ECHOED_WITHIN).await;
+        return cache.get(key).is_some();
+    };
+    match object.meta().resource_version.as_deref().map(str::parse) {
+        Some(Ok(version)) => timeout(ECHOED_WITHIN, cache.passes(version)).await.is_err(),
+        _ => false,
+    }
 }
 
 fn config() -> watcher::Config {

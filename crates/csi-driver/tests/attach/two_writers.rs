@@ -141,7 +141,8 @@ async fn changes_of_others_make_a_call_that_waits_ask_nothing() {
     bed.annotate(&bed.claim_text("b", None, "attach").await).await;
     sleep(Duration::from_secs(3)).await;
     let others = async {
-        sleep(Duration::from_secs(5)).await;
+        // it has compared the watches with the host
+        sleep(Duration::from_secs(7)).await;
         bed.server.audit().clear();
         for number in 0..50 {
             let label = Patch::Merge(json!({"metadata": {"labels": {"n": number.to_string()}}}));

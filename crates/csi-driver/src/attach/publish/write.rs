@@ -65,6 +65,14 @@ impl Session<'_> {
                 }
             }
         }
+        if write.add && self.may_be_elsewhere(Some(claim)).await {
+            let others = self.machines_with_volume(Some(machine), true).await?;
+            if !others.is_empty() {
+                // the watches had told of none
+                self.call.begin_anew();
+                return Err(self.in_use(&others));
+            }
+        }
         // An annotation keeps nodes from the export. The look after it is for one that is switched on meanwhile.
         if write.add {
             self.is_not_exported(claim).await?;
@@ -119,7 +127,8 @@ impl Session<'_> {
         match written {
             Written::Refused { version, .. } if together.count > 1 => Ok(Wrote::RefusedTogether { version }),
             Written::Done(Some(vm)) => {
-                Ok(Wrote::Added { vm: self.known_machine(*vm).await, how: Added::OnVersion, begun })
+                let how = Added::OnVersion(plug::version(&vm));
+                Ok(Wrote::Added { vm: self.known_machine(*vm).await, how, begun })
             }
             Written::Done(None) => match self.read_machine(machine).await? {
                 Some(vm) => Ok(Wrote::Added { vm, how: Added::Blindly, begun }),

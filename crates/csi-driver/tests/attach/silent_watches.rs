@@ -1,0 +1,167 @@
+//! Watches that hear nothing and have no error: a proxy, or a load balancer, holds their connections. Requests are answered.
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use harvester_api::annotations::CSI_VOLUME;
+use kube::api::{Patch, PatchParams};
+use rstest::rstest;
+use serde_json::json;
+use sim_apiserver::faults::{Answer, Rule};
+use tokio::time::{sleep, timeout};
+use tonic::Code;
+
+use super::host::{Bed, Process, VOLUME};
+
+impl Bed {
+    /// Those that begin from now on.
+    fn hold_watches_of(&self, user: &str) {
+        self.server.faults().add(Rule {
+            user: Some(user.to_owned()),
+            verb: Some("watch".to_owned()),
+            ..Rule::new(Answer::Delay(Duration::from_secs(300)))
+        });
+    }
+
+    /// Those of this moment. Later ones work.
+    async fn silence_the_watches_of(&self, user: &str) {
+        self.hold_watches_of(user);
+        self.server.faults().close_watches();
+        sleep(Duration::from_millis(100)).await;
+        self.server.faults().clear();
+    }
+
+    async fn claim_is(&self, name: &str, phase: &str) {
+        let status = Patch::Merge(json!({"status": {"phase": phase}}));
+        self.claims().patch_status(name, &PatchParams::default(), &status).await.unwrap();
+    }
+}
+
+impl Process {
+    /// From then on all is watched.
+    async fn warm_up(&self) {
+        self.publish("b").await.unwrap();
+        self.unpublish("b").await.unwrap();
+        sleep(Duration::from_secs(3)).await;
+    }
+}
+
+/// A driver that ignores annotations has it in `b`.
+// docs/contract/csi-driver.md#claims
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_elsewhere_stays_there_alone_though_the_watches_are_silent() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    driver.warm_up().await;
+    bed.silence_the_watches_of("p1").await;
+    sleep(Duration::from_secs(60)).await;
+    bed.go_driver_adds("b").await;
+    let refusal = driver.publish("a").await.unwrap_err();
+    assert_eq!(refusal.code, Code::FailedPrecondition, "{refusal}");
+    assert!(refusal.message.contains("VirtualMachine shop/b"), "{refusal}");
+    assert_eq!(bed.with_volume().await, ["b"]);
+    assert_eq!(bed.most.load(Ordering::Relaxed), 1, "machines that had it at once");
+}
+
+/// A process died before it had added the disk to `a`, and a driver that ignores annotations has brought it into `b`.
+#[tokio::test(start_paused = true)]
+async fn an_annotation_is_no_reason_to_add_what_is_elsewhere_though_the_watches_are_silent() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    driver.warm_up().await;
+    bed.annotate(&bed.claim_text("a", None, "attach").await).await;
+    sleep(Duration::from_secs(1)).await;
+    bed.silence_the_watches_of("p1").await;
+    sleep(Duration::from_secs(60)).await;
+    bed.go_driver_adds("b").await;
+    let refusal = driver.publish("a").await.unwrap_err();
+    assert!(refusal.message.contains("VirtualMachine shop/b"), "{refusal}");
+    assert_eq!((bed.with_volume().await, bed.most.load(Ordering::Relaxed)), (vec!["b".to_owned()], 1));
+}
+
+/// Of a volume that this driver made nobody expects it: nothing is listed before the disk is added.
+#[tokio::test(start_paused = true)]
+async fn an_attachment_that_the_watch_does_not_tell_of_is_looked_for_elsewhere_and_gives_way() {
+    let bed = Bed::new().await;
+    let record = json!({"name": "data", "size": 1 << 30, "reach": "disk"}).to_string();
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {CSI_VOLUME: record}}}));
+    bed.claims().patch(VOLUME, &PatchParams::default(), &patch).await.unwrap();
+    let driver = Process::new(&bed, "p1");
+    driver.warm_up().await;
+    bed.silence_the_watches_of("p1").await;
+    bed.go_driver_adds("b").await;
+    let refusal = driver.publish("a").await.unwrap_err();
+    assert!(refusal.message.contains("VirtualMachine shop/b"), "{refusal}");
+    assert_eq!(bed.with_volume().await, ["b"]);
+}
+
+/// An earlier call of this process added the disk to `a`, whose host was slow.
+#[tokio::test(start_paused = true)]
+async fn a_disk_of_an_earlier_call_is_looked_for_elsewhere_before_it_counts_as_attached() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    driver.warm_up().await;
+    bed.works.store(false, Ordering::Relaxed);
+    bed.silence_the_watches_of("p1").await;
+    assert_eq!(driver.publish("a").await.unwrap_err().code, Code::Aborted);
+    bed.silence_the_watches_of("p1").await;
+    bed.go_driver_adds("b").await;
+    bed.works.store(true, Ordering::Relaxed);
+    bed.wake();
+    sleep(Duration::from_secs(10)).await;
+    let refusal = driver.publish("a").await.unwrap_err();
+    assert!(refusal.message.contains("VirtualMachine shop/b"), "{refusal}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_comes_and_leaves_by_one_call_each_though_the_watches_are_silent() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    driver.warm_up().await;
+    bed.silence_the_watches_of("p1").await;
+    let within = Duration::from_secs(20);
+    timeout(within, driver.publish("a")).await.unwrap().unwrap();
+    assert_eq!(bed.with_volume().await, ["a"]);
+    sleep(Duration::from_secs(60)).await;
+    timeout(within, driver.unpublish("a")).await.unwrap().unwrap();
+    assert!(bed.with_volume().await.is_empty());
+}
+
+#[rstest]
+#[case::before_the_call(0)]
+#[case::while_it_waits(3)]
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_bound_is_attached_though_its_watch_is_silent(#[case] after: u64) {
+    let bed = Bed::new().await;
+    bed.volume("pvc-2").await;
+    bed.claim_is("pvc-2", "Pending").await;
+    let driver = Process::new(&bed, "p1");
+    driver.warm_up().await;
+    bed.silence_the_watches_of("p1").await;
+    let bound = async {
+        sleep(Duration::from_secs(after)).await;
+        bed.claim_is("pvc-2", "Bound").await;
+    };
+    let (answer, ()) =
+        tokio::join!(timeout(Duration::from_secs(25), driver.publish_volume("pvc-2", "a")), bound);
+    answer.unwrap().unwrap();
+}
+
+/// A host that is slow to tell is not asked for lists by each call.
+#[tokio::test(start_paused = true)]
+async fn watches_begin_anew_no_more_often_than_each_half_minute() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    driver.warm_up().await;
+    bed.hold_watches_of("p1");
+    bed.server.faults().close_watches();
+    bed.server.audit().clear();
+    let begun = tokio::time::Instant::now();
+    while begun.elapsed() < Duration::from_secs(60) {
+        drop(timeout(Duration::from_secs(20), driver.publish("a")).await);
+        drop(timeout(Duration::from_secs(20), driver.unpublish("a")).await);
+    }
+    let is_list = |uri: &str| uri.contains("/persistentvolumeclaims?");
+    let records = bed.server.audit().records();
+    let lists = records.iter().filter(|one| one.verb == "list" && one.user == "p1" && is_list(&one.uri)).count();
+    assert!((1..=3).contains(&lists), "{lists} lists");
+}

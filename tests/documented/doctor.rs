@@ -10,6 +10,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    time::{Duration, Instant},
 };
 
 use http::{Method, Request, header};
@@ -18,8 +19,9 @@ use serde_json::{Value, json};
 
 use super::{Sandbox, TURN, binary};
 
-/// So often is `doctor` asked until it says what is expected: a Lease is given back, an agent falls silent.
-const ASKED_AT_MOST: usize = 400;
+/// So long is `doctor` asked until it says what is expected: a Lease is given back, an agent falls silent, and a Service waits
+/// when it has had no address for a minute.
+const ASKED_FOR: Duration = Duration::from_secs(150);
 const NAMESPACE: &str = "default";
 const CSI_DRIVER: &str = "driver.harvesterhci.io";
 
@@ -163,7 +165,8 @@ impl World {
 
     /// Waits until the volume is attached: its machine is one of the things to break.
     async fn attached(&self) {
-        for _ in 0..ASKED_AT_MOST {
+        let begun = Instant::now();
+        while begun.elapsed() < ASKED_FOR {
             let attachments = self.send(Guest, Method::GET, ATTACHMENTS, None).await;
             if attachments["items"][0]["status"]["attached"] == true {
                 return;
@@ -181,7 +184,8 @@ impl World {
 
     /// The address of Service `plain`, when it has one.
     async fn address(&self) -> String {
-        for _ in 0..ASKED_AT_MOST {
+        let begun = Instant::now();
+        while begun.elapsed() < ASKED_FOR {
             let plain = self.send(Guest, Method::GET, &format!("{SERVICES}/plain"), None).await;
             if let Some(address) = plain["status"]["loadBalancer"]["ingress"][0]["ip"].as_str() {
                 return address.to_owned();
@@ -313,8 +317,8 @@ impl World {
 
     /// Asks until just this is seen, or in vain: then the last findings.
     fn expect(&self, expected: &Expected<'_>, arguments: &[String]) -> Result<(), Vec<Value>> {
-        let mut last = Vec::new();
-        for _ in 0..ASKED_AT_MOST {
+        let (mut last, begun) = (Vec::new(), Instant::now());
+        while begun.elapsed() < ASKED_FOR {
             last = self.findings(arguments);
             if expected.is_met(&Seen::of(&last)) {
                 let told = last

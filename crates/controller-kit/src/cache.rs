@@ -69,8 +69,8 @@ struct Shared<K> {
     ready: watch::Sender<bool>,
     /// When the watch told something last, and the newest version that it has passed.
     heard: watch::Sender<Option<(Instant, u64)>>,
-    /// Rung where the watch is to begin anew.
-    anew: Arc<Notify>,
+    /// Rung by [`Cache::relist`], where a watch follows.
+    relist: Option<Arc<Notify>>,
     /// Why the watch does not work.
     watch_error: watch::Sender<Option<String>>,
 }
@@ -99,22 +99,22 @@ impl<K: Watched> Cache<K> {
         config: watcher::Config,
         trim: impl Fn(&mut K) + Send + Sync + 'static,
     ) -> Self {
-        let cache = Self::keeping(Box::new(trim));
+        let relist = Arc::<Notify>::default();
+        let cache = Self::keeping(Box::new(trim), Some(relist.clone()));
         let into = cache.clone();
         let on_result = move |heard| match heard {
             Ok(Some(event)) => into.on_event(event),
             Ok(None) => into.set_watch_error(None),
             Err(why) => into.set_watch_error(Some(why)),
         };
-        let anew = cache.0.anew.clone();
-        tasks.spawn_until_stop(follow(undecoded(api), config, anew, Box::new(on_result)));
+        tasks.spawn_until_stop(follow(undecoded(api), config, relist, Box::new(on_result)));
         cache
     }
 
     /// A cache that hears only of our own writes: for tests of what reads caches, and in place of a list that a program
     /// that looks once cannot have.
     pub fn empty() -> Self {
-        Self::keeping(Box::new(|_| ()))
+        Self::keeping(Box::new(|_| ()), None)
     }
 
     /// A complete cache of one list that nobody follows, for a program that looks once.
@@ -151,7 +151,7 @@ impl<K: Watched> Cache<K> {
         cache
     }
 
-    fn keeping(trim: Trim<K>) -> Self {
+    fn keeping(trim: Trim<K>, relist: Option<Arc<Notify>>) -> Self {
         Self(Arc::new(Shared {
             known: Mutex::new(Store::default()),
             trim,
@@ -159,17 +159,17 @@ impl<K: Watched> Cache<K> {
             deletions: Subscribers::default(),
             ready: watch::Sender::new(false),
             heard: watch::Sender::new(None),
-            anew: Arc::default(),
+            relist,
             watch_error: watch::Sender::new(None),
         }))
     }
 
-    /// Waits until the first list is complete. Decisions about absence are wrong before that.
+    /// Waits until the first list, or that of the latest [`Cache::relist`], is complete. Decisions about absence are wrong before that.
     pub async fn ready(&self) {
         self.0.ready.subscribe().wait_for(|ready| *ready).await.expect("the cache holds the sender");
     }
 
-    /// Whether the first list is complete, for those who cannot wait.
+    /// Whether that list is complete, for those who cannot wait.
     pub fn is_ready(&self) -> bool {
         *self.0.ready.borrow()
     }
@@ -181,19 +181,20 @@ impl<K: Watched> Cache<K> {
         heard.map_or(Duration::MAX, |(at, _)| at.elapsed())
     }
 
-    /// Waits until the watch itself has come to this version of an object, or past it. The answer to our own write does
+    /// Waits until the watch itself has delivered this version of an object, or a later one. The answer to our own write does
     /// not count.
-    pub async fn passes(&self, version: u64) {
+    pub async fn wait_until_watched(&self, version: u64) {
         let mut heard = self.0.heard.subscribe();
         let has_passed = |heard: &Option<(Instant, u64)>| heard.is_some_and(|(_, passed)| passed >= version);
         heard.wait_for(has_passed).await.expect("the cache holds the sender");
     }
 
-    /// Lists and watches anew, where the watch is proved to be behind. Until the list has come the cache is not ready,
-    /// and shows what it knew.
-    pub fn begin_anew(&self) {
+    /// Lists and watches anew, for a watch that is seen to be stale. Until the list has come the cache is not ready, and shows
+    /// what it knew. Nothing happens where no watch follows.
+    pub fn relist(&self) {
+        let Some(relist) = &self.0.relist else { return };
         self.0.ready.send_replace(false);
-        self.0.anew.notify_one();
+        relist.notify_one();
     }
 
     /// Why the watch does not work now, in the server's words where there are some; nothing while it works.
@@ -360,7 +361,7 @@ const WORKS_AFTER: Duration = Duration::from_secs(45);
 async fn follow(
     api: Api<Undecoded>,
     config: watcher::Config,
-    anew: Arc<Notify>,
+    relist: Arc<Notify>,
     on_result: Box<dyn Fn(WatchResult) + Send>,
 ) {
     let kind = api.resource_url().to_owned();
@@ -376,8 +377,8 @@ async fn follow(
                 on_result(Ok(None));
                 continue;
             }
-            () = anew.notified() => {
-                tracing::info!(kind, "the watch is behind; beginning it anew");
+            () = relist.notified() => {
+                tracing::info!(kind, "the watch is silent and stale; listing and watching anew");
                 events = begin();
                 continue;
             }

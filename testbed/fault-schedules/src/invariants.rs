@@ -130,7 +130,8 @@ pub(crate) async fn hold(
         })
         .collect();
     assert_eq!(owners.len(), balancers.len(), "one LoadBalancer for each Service");
-    let sharing = Sharing::of(&services, &owners);
+    let passed_over = simulation.announced().into_iter().filter(|(_, vip)| vip.was_passed_over);
+    let sharing = Sharing::of(&services, &owners, passed_over.map(|(_, vip)| vip.service_uid).collect());
     let told = Told {
         unpublished: told_of(cluster, "AddressNotPublished").await,
         unchecked: told_of(cluster, "HealthCheckNeeded").await,

@@ -232,9 +232,8 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     }
     // the address belongs to another object, or may at any time: two would announce it
     let taken_back = is_taken_back(object);
-    let comes_from_host = path == Datapath::Guest
-        && object.is_none()
-        && handover::shows_address_of_host_datapath(service);
+    let comes_from_host =
+        path == Datapath::Guest && object.is_none() && handover::shows_address_of_host_datapath(service);
     let datapath = match path {
         Datapath::Guest if comes_from_host => None,
         Datapath::Guest if taken_back => Some(DatapathFields::Guest(StatusAddress::Clear)),

@@ -87,18 +87,18 @@ async fn a_cache_knows_how_far_its_watch_has_come_and_for_how_long_it_is_silent(
     cache.ready().await;
     let ours = maps.create(&PostParams::default(), &map("ours")).await.unwrap();
     let version = store::version_of(&ours);
-    timeout(Duration::from_secs(1), cache.passes(version)).await.unwrap();
+    timeout(Duration::from_secs(1), cache.wait_until_watched(version)).await.unwrap();
     sleep(Duration::from_secs(60)).await;
     assert!(cache.silent_for() > Duration::from_secs(50), "{:?}", cache.silent_for());
-    assert!(timeout(Duration::from_secs(1), cache.passes(version + 1)).await.is_err());
+    assert!(timeout(Duration::from_secs(1), cache.wait_until_watched(version + 1)).await.is_err());
     // one that no watch follows hears of no version
     let empty = Cache::empty();
     empty.wrote(maps.get("ours").await.unwrap());
-    assert!(timeout(Duration::from_secs(1), empty.passes(version)).await.is_err());
+    assert!(timeout(Duration::from_secs(1), empty.wait_until_watched(version)).await.is_err());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_is_behind_begins_anew_and_its_cache_is_not_ready_until_then() {
+async fn a_stale_watch_is_listed_anew_and_its_cache_is_not_ready_until_then() {
     let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
     let maps = Api::<ConfigMap>::namespaced(server.client("admin"), "default");
     maps.create(&PostParams::default(), &map("goes")).await.unwrap();
@@ -111,16 +111,20 @@ async fn a_watch_that_is_behind_begins_anew_and_its_cache_is_not_ready_until_the
     sleep(Duration::from_secs(1)).await;
     maps.delete("goes", &DeleteParams::default()).await.unwrap();
     let comes = maps.create(&PostParams::default(), &map("comes")).await.unwrap();
-    let passed = timeout(Duration::from_secs(5), cache.passes(store::version_of(&comes))).await;
+    let passed = timeout(Duration::from_secs(5), cache.wait_until_watched(store::version_of(&comes))).await;
     assert!(passed.is_err() && cache.is_ready());
     assert_eq!(cache.watch_error(), None);
 
-    cache.begin_anew();
+    cache.relist();
     assert!(!cache.is_ready());
     timeout(Duration::from_secs(1), cache.ready()).await.unwrap();
-    timeout(Duration::from_secs(1), cache.passes(store::version_of(&comes))).await.unwrap();
+    timeout(Duration::from_secs(1), cache.wait_until_watched(store::version_of(&comes))).await.unwrap();
     let has = |name: &str| cache.get(&ObjectKey::new("default", name)).is_some();
     assert!(has("comes") && !has("goes"));
+    // one list that nobody follows stays what it is
+    let once = Cache::list_once(maps).await.unwrap();
+    once.relist();
+    assert!(once.is_ready());
 }
 
 #[tokio::test(start_paused = true)]
@@ -170,7 +174,8 @@ fn leaving(uid: &str, version: u64, finalizers: &[&str]) -> ConfigMap {
 
 #[test]
 fn an_object_that_is_being_deleted_is_there_until_its_last_finalizer_goes_whatever_is_kept_of_it() {
-    let cache = Cache::<ConfigMap>::keeping(Box::new(|map: &mut ConfigMap| map.metadata.finalizers = None));
+    let cache =
+        Cache::<ConfigMap>::keeping(Box::new(|map: &mut ConfigMap| map.metadata.finalizers = None), None);
     let event = |map: &ConfigMap| -> Undecoded {
         serde_json::from_value(serde_json::to_value(map).unwrap()).unwrap()
     };

@@ -18,7 +18,7 @@ use crate::{refusal::Refusal, volume::record::VolumeRecord};
 pub(super) enum Added {
     #[default]
     No,
-    /// On a version of the machine that it had read before, and this one came of it.
+    /// By a PATCH on the version of the machine that it had read before, which made this version.
     OnVersion(String),
     /// By a subresource, which knows no versions.
     Blindly,
@@ -54,12 +54,13 @@ fn truth(machine: &Machine, recorded: &Recorded, other: Option<Machine>) -> Trut
 }
 
 impl Session<'_> {
-    /// The end of an attachment: refused where another machine has the volume too. Watches that tell of our own write tell
-    /// that; what an earlier call has added, somebody may have added elsewhere since.
+    /// The end of an attachment: refused where another machine has the volume too. A watch that has delivered our own write has
+    /// delivered all earlier ones, so it shows other machines as they were then. Of a disk that an earlier call has added there
+    /// is no such proof.
     pub(super) async fn alone_in(&self, machine: &str, added: &Added) -> Result<(), Refusal> {
         let is_sure = match added {
-            Added::No => self.may_be_elsewhere(self.watched_claim().await.as_deref()).await,
-            Added::OnVersion(version) => !self.call.tells_of(version).await,
+            Added::No => self.call.may_be_silent().await,
+            Added::OnVersion(version) => !self.call.echoes(version).await,
             Added::Blindly => true,
         };
         if self.others(machine, is_sure).await?.is_empty() {
@@ -78,10 +79,9 @@ impl Session<'_> {
         Err(self.in_use(&others))
     }
 
-    /// Whether a driver that ignores the annotation may have brought the volume into a machine, and the watches have not told
-    /// it. Volumes that this driver made are none of its.
-    pub(super) async fn may_be_elsewhere(&self, claim: Option<&PersistentVolumeClaim>) -> bool {
-        claim.is_none_or(|claim| VolumeRecord::of(claim).is_none()) && self.call.may_be_silent().await
+    /// Whether the Go driver may have attached the volume unseen. Not a volume with our record: that driver did not make it.
+    pub(super) async fn go_driver_may_have_it(&self, claim: &PersistentVolumeClaim) -> bool {
+        VolumeRecord::of(claim).is_none() && self.call.may_be_silent().await
     }
 
     /// The attacher must not take the volume for detached.

@@ -16,10 +16,10 @@
 //! nothing bad is known of it   30 s, 120 s where a disk left a moment ago; it stays while another may be to blame
 //! ```
 //! A disk that nobody waits for stays. One that left comes again after 15 s, doubled each time up to 300 s, or up to 60 s
-//! where nobody else waits. It is doubtful then, until it came or nobody has wanted it for an hour; so are claims of its
-//! class that are not bound, where its own was not, until one of those came. Doubtful disks come one at a time, in the order in which they
-//! waited, and after all others. This process remembers all that: the sidecars call one process at a time, and what another
-//! one does not know of only makes disks come later.
+//! where nobody else waits. It is doubtful then, until it comes or nobody has wanted it for an hour. Where its claim was not
+//! bound, so are all such claims of its class, until one of those comes, or for an hour after the last one left. Doubtful
+//! disks come one at a time, in the order in which they waited, and after all others. This process remembers all that: the
+//! sidecars call one process at a time, and what another one does not know of only makes disks come later.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -91,7 +91,7 @@ struct KeptOut {
     times: u32,
     at: Instant,
     /// When it was taken out or a call waited for its turn last: one that had no turn has not come either.
-    lately: Instant,
+    wanted_or_removed_at: Instant,
     pause: Duration,
     why: String,
 }
@@ -187,7 +187,7 @@ impl Pace {
             let before = known.wanted.filter(|wanted| wanted.last.elapsed() < TURN_KEPT_FOR);
             known.wanted = Some(Wanted { first: before.map_or(now, |wanted| wanted.first), last: now });
             if let Some(kept) = known.kept_out.as_mut().filter(|kept| kept.is_remembered()) {
-                kept.lately = now;
+                kept.wanted_or_removed_at = now;
             }
         });
     }
@@ -228,7 +228,7 @@ impl Pace {
             let kept = KeptOut {
                 times: times.saturating_add(1),
                 at: now,
-                lately: now,
+                wanted_or_removed_at: now,
                 pause,
                 why: why.to_owned(),
             };
@@ -300,7 +300,7 @@ impl Pace {
 
 impl KeptOut {
     fn is_remembered(&self) -> bool {
-        self.lately.elapsed() < REMEMBERED_FOR
+        self.wanted_or_removed_at.elapsed() < REMEMBERED_FOR
     }
 }
 

@@ -25,7 +25,7 @@ use super::{
     hotplug::{self, Disk, Progress},
     ownership::{Operation, Ownership, Recorded, There},
     plug,
-    watches::{self, Changes, HEARD_WITHIN},
+    watches::{self, Changes, SILENT_AFTER},
     why::{ClaimPhase, Pod, Waiting, why_not},
     worker::Worker,
 };
@@ -33,6 +33,8 @@ use crate::{host, refusal::Refusal, volume::name::HostName};
 
 /// A call that hears of no change looks again after so long, past watches that do not work.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// The reconciler compares silent watches with the host less and less often, down to this.
+const COMPARED_AT_LEAST_EVERY: Duration = Duration::from_secs(60);
 /// A volume that the host says is blocked, or that does not leave its machine: a caller hears of it after so long without
 /// a change. It comes again, and the sidecar's few workers serve other volumes meanwhile.
 pub const BLOCKED_FOR: Duration = Duration::from_secs(10);
@@ -87,8 +89,8 @@ pub(super) struct Session<'a> {
     worker: Option<&'a Worker>,
     /// Since when the call waits for the same, and how long a caller waits with it.
     waits: Mutex<(Instant, Duration)>,
-    /// When the watches are compared with the host, unless they tell of a change before.
-    compares_at: Mutex<Instant>,
+    /// When silent watches are compared with the host next, and how long after that again.
+    compares: Mutex<(Instant, Duration)>,
     binds_at_use: OnceCell<bool>,
 }
 
@@ -96,9 +98,9 @@ impl<'a> Session<'a> {
     pub(super) fn new(attacher: &'a Attacher, volume: &'a HostName, waits_for: &'a Mutex<String>) -> Self {
         let call = attacher.watches.begin();
         let waits = Mutex::new((Instant::now(), SILENT_FOR));
-        let compares_at = Mutex::new(Instant::now() + HEARD_WITHIN);
+        let compares = Mutex::new((Instant::now() + SILENT_AFTER, LOOK_AGAIN));
         let (has_caller, worker, binds_at_use) = (false, None, OnceCell::new());
-        Self { attacher, call, volume, waits_for, has_caller, worker, waits, compares_at, binds_at_use }
+        Self { attacher, call, volume, waits_for, has_caller, worker, waits, compares, binds_at_use }
     }
 
     /// The same, by this worker, which others have while the session waits.
@@ -289,9 +291,19 @@ impl<'a> Session<'a> {
         let host = &self.attacher.host;
         let doing =
             || format!("list the VirtualMachineInstances of namespace {} on the host", host.namespace());
-        let list = host.instances().list(&ListParams::default()).await;
-        let list = list.map_err(|error| Refusal::of_host(&doing(), &error))?;
-        Ok(list.items.into_iter().map(Arc::new).collect())
+        let (mut all, mut page) = (Vec::new(), ListParams::default().limit(PAGE));
+        loop {
+            let list = host.instances().list(&page).await;
+            let list = list.map_err(|error| Refusal::of_host(&doing(), &error))?;
+            for mut vmi in list.items {
+                hotplug::trim_instance(&mut vmi);
+                all.push(Arc::new(vmi));
+            }
+            match list.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page = page.continue_token(&token),
+                None => return Ok(all),
+            }
+        }
     }
 
     /// What the machine of an annotation has, read uncached.
@@ -407,21 +419,23 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Waits for a change of what is watched, at most until then. Where none is told for a while, the watches are compared
-    /// with the host beside that.
+    /// Waits for a change of what is watched, at most until then. Meanwhile a watch that tells of none may be found stale.
     pub(super) async fn change(&self, changes: &Changes, until: Option<Instant>) {
         let longest = until.map_or(LOOK_AGAIN, |until| until.saturating_duration_since(Instant::now()));
-        let compares_in = |wait| *self.compares_at.lock().expect("no panic while the time is replaced") = Instant::now() + wait;
-        let compares_at = *self.compares_at.lock().expect("no panic while the time is replaced");
+        let (compare_at, pause) = *self.compares.lock().expect("no panic while the time is replaced");
         let comparing = async {
-            sleep_until(compares_at).await;
-            Box::pin(self.call.compare(self.volume.as_str(), changes)).await;
-            compares_in(LOOK_AGAIN);
+            sleep_until(compare_at).await;
+            Box::pin(self.call.relist_if_stale(self.volume.as_str(), changes)).await;
+            // nobody waits for the reconciler
+            let later = if self.has_caller { pause } else { (2 * pause).min(COMPARED_AT_LEAST_EVERY) };
+            *self.compares.lock().expect("no panic while the time is replaced") =
+                (Instant::now() + pause, later);
+            // what a new list shows wakes the call as any change does
             pending::<()>().await;
         };
         self.wait(async {
             tokio::select! {
-                () = changes.next() => compares_in(HEARD_WITHIN),
+                () = changes.next() => {}
                 () = sleep(longest.min(LOOK_AGAIN)) => self.call.complete(),
                 () = comparing => {}
             }

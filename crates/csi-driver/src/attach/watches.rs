@@ -8,18 +8,20 @@
 
 use std::{
     collections::HashMap,
+    future::pending,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
 use controller_kit::{Cache, ObjectKey, Watched};
+use futures::future::join_all;
 use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{Api, runtime::watcher};
 use program::TaskGroup;
 use tokio::{
     sync::{Notify, watch},
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep_until, timeout},
 };
 
 use super::hotplug;
@@ -30,11 +32,15 @@ pub const KEPT_FOR: Duration = Duration::from_secs(600);
 /// A call waits so long for the first list of a watch, then it reads the object by itself.
 const LISTED_WITHIN: Duration = Duration::from_secs(2);
 /// A watch that has told nothing for so long may be held by a proxy, without an error.
-pub const HEARD_WITHIN: Duration = Duration::from_secs(5);
-/// A watch that works tells so soon of what the host has answered.
+pub const SILENT_AFTER: Duration = Duration::from_secs(5);
+/// A watch that works delivers so soon what the host has answered.
 const ECHOED_WITHIN: Duration = Duration::from_secs(1);
-/// Watches that are behind begin anew, and not again before: a host may be slow, and lists cost it more than watches.
-const ANEW_AFTER: Duration = Duration::from_secs(30);
+/// A read by which a watch is judged; one that takes longer says nothing.
+const READ_WITHIN: Duration = Duration::from_secs(2);
+/// A comparison of a machine serves all calls that begin one so soon after it.
+const COMPARED_FOR_ALL: Duration = Duration::from_secs(2);
+/// Stale watches are listed anew, and not again before: a host may be slow, and lists cost it more than watches.
+const RELIST_AT_MOST_EVERY: Duration = Duration::from_secs(30);
 /// What of a claim's annotations is read.
 const ANNOTATIONS: [&str; 4] = [
     annotations::CSI_ATTACH,
@@ -58,6 +64,8 @@ struct Inner {
     changes: watch::Sender<u64>,
     /// Calls that wait for changes of single objects, by the names of these.
     waiting: Mutex<HashMap<String, Vec<Arc<Notify>>>>,
+    /// Machines that were compared with the host, and when.
+    compared: Mutex<HashMap<String, Instant>>,
 }
 
 #[derive(Default)]
@@ -72,22 +80,28 @@ struct Running {
     machines: Cache<VirtualMachine>,
     instances: Cache<VirtualMachineInstance>,
     claims: Option<Cache<PersistentVolumeClaim>>,
-    /// When they began anew last.
-    anew: Option<Instant>,
+    relisted_at: Option<Instant>,
 }
 
 impl Running {
-    /// All of them go one way to the host.
-    fn begin_anew(&mut self) {
-        if self.anew.is_some_and(|last| last.elapsed() < ANEW_AFTER) {
+    /// They share the route to the host: what holds one connection holds others. One that tells of anything is only late,
+    /// and a list that is under way is let finish.
+    fn relist_silent(&mut self) {
+        if self.relisted_at.is_some_and(|last| last.elapsed() < RELIST_AT_MOST_EVERY) {
             return;
         }
-        self.anew = Some(Instant::now());
-        self.machines.begin_anew();
-        self.instances.begin_anew();
+        self.relisted_at = Some(Instant::now());
+        relist_if_silent(&self.machines);
+        relist_if_silent(&self.instances);
         if let Some(claims) = &self.claims {
-            claims.begin_anew();
+            relist_if_silent(claims);
         }
+    }
+}
+
+fn relist_if_silent<K: Watched>(cache: &Cache<K>) {
+    if cache.is_ready() && cache.silent_for() >= SILENT_AFTER {
+        cache.relist();
     }
 }
 
@@ -103,6 +117,7 @@ impl Watches {
             state: Mutex::default(),
             changes: watch::Sender::new(0),
             waiting: Mutex::default(),
+            compared: Mutex::default(),
         }))
     }
 
@@ -128,7 +143,7 @@ impl Watches {
             let instances = Cache::start_trimmed(&tasks, host.instances(), config(), hotplug::trim_instance);
             self.tell_changes(&machines);
             self.tell_changes(&instances);
-            state.running = Some(Running { tasks, machines, instances, claims: None, anew: None });
+            state.running = Some(Running { tasks, machines, instances, claims: None, relisted_at: None });
             let watches = self.clone();
             self.0.tasks.spawn_until_stop(async move { watches.end_when_unused().await });
         }
@@ -242,47 +257,51 @@ impl Watching {
 
     /// Whether the watch of machines has told nothing for so long that it may be held by a proxy.
     pub async fn may_be_silent(&self) -> bool {
-        self.machines().await.is_none_or(|machines| machines.silent_for() > HEARD_WITHIN)
+        self.machines().await.is_none_or(|machines| machines.silent_for() >= SILENT_AFTER)
     }
 
-    /// Whether the watch of machines tells of this version, which the host has answered. One that does not begins anew.
-    pub async fn tells_of(&self, version: &str) -> bool {
+    /// Whether the watch of machines delivers this version, which the host has answered, or a later one.
+    pub async fn echoes(&self, version: &str) -> bool {
         let (Some(machines), Ok(version)) = (self.machines().await, version.parse()) else { return false };
-        let tells = timeout(ECHOED_WITHIN, machines.passes(version)).await.is_ok();
-        if !tells {
-            self.begin_anew();
-        }
-        tells
+        timeout(ECHOED_WITHIN, machines.wait_until_watched(version)).await.is_ok()
     }
 
-    /// Reads a claim, and the machines and instances that these changes are of, and begins the watches anew where one does
-    /// not tell of what the host answers. Requests that are not answered change nothing.
-    pub async fn compare(&self, claim: &str, changes: &Changes) {
+    /// Reads a claim, and the machines and instances that these changes are of, as far as their watches are silent, and has
+    /// the silent watches listed anew where one does not deliver what the host answers. Requests that are not answered change
+    /// nothing.
+    pub async fn relist_if_stale(&self, claim: &str, changes: &Changes) {
         let host = &self.0.0.host;
         let claim_key = self.key(claim);
         let (machines, instances, claims) = tokio::join!(self.machines(), self.instances(), self.claims());
-        let of_machines = async {
-            let mut is_one_behind = false;
-            for name in changes.names.iter().filter(|name| *name != claim) {
-                let key = self.key(name);
-                let (machine, instance) = tokio::join!(
-                    is_behind(machines.clone(), host.machines(), &key),
-                    is_behind(instances.clone(), host.instances(), &key)
-                );
-                is_one_behind |= machine || instance;
-            }
-            is_one_behind
-        };
-        let of_claims = is_behind(claims, host.claims(), &claim_key);
-        if matches!(tokio::join!(of_machines, of_claims), (true, _) | (_, true)) {
-            self.begin_anew();
+        let names = changes.names.iter().filter(|name| *name != claim);
+        let of_machines = join_all(names.filter(|name| self.is_due(name)).map(async |name| {
+            let key = self.key(name);
+            let machine = is_stale(machines.clone(), host.machines(), &key);
+            let (machine, instance) =
+                tokio::join!(machine, is_stale(instances.clone(), host.instances(), &key));
+            machine || instance
+        }));
+        let (machines, claims) = tokio::join!(of_machines, is_stale(claims, host.claims(), &claim_key));
+        if claims || machines.contains(&true) {
+            self.relist_silent();
         }
     }
 
-    /// Lists and watches anew, where what is watched is proved to be old.
-    pub fn begin_anew(&self) {
+    /// Whether no other call has compared this machine lately: calls for many volumes wait for one machine.
+    fn is_due(&self, machine: &str) -> bool {
+        let mut compared = self.0.0.compared.lock().expect("no panic while the times are changed");
+        compared.retain(|_, at| at.elapsed() < COMPARED_FOR_ALL);
+        let is_due = !compared.contains_key(machine);
+        if is_due {
+            compared.insert(machine.to_owned(), Instant::now());
+        }
+        is_due
+    }
+
+    /// Has the silent watches listed anew, where one of them is seen to be stale.
+    pub fn relist_silent(&self) {
         if let Some(running) = &mut self.0.state().running {
-            running.begin_anew();
+            running.relist_silent();
         }
     }
 
@@ -358,21 +377,25 @@ async fn working<K: Watched>(cache: Cache<K>) -> Option<Cache<K>> {
     (cache.is_ready() && cache.watch_error().is_none()).then_some(cache)
 }
 
-/// Whether the watch does not tell of what the host has under this name, though it had time for it.
-async fn is_behind<K: Watched>(cache: Option<Cache<K>>, api: Api<K>, key: &ObjectKey) -> bool {
-    let Some(cache) = cache else { return false };
-    let Ok(Ok(read)) = timeout(LISTED_WITHIN, api.get_opt(&key.name)).await else { return false };
-    let Some(object) = read else {
-        if cache.get(key).is_none() {
-            return false;
+/// Whether the watch is silent, and does not deliver what a read returns now. From then on the cache knows that all the same.
+async fn is_stale<K: Watched>(cache: Option<Cache<K>>, api: Api<K>, key: &ObjectKey) -> bool {
+    let Some(cache) = cache.filter(|cache| cache.silent_for() >= SILENT_AFTER) else { return false };
+    let Ok(Ok(read)) = timeout(READ_WITHIN, api.get_opt(&key.name)).await else { return false };
+    let known = cache.get(key);
+    let delivered = async {
+        match read.as_ref().map(|object| object.meta().resource_version.as_deref().map(str::parse)) {
+            Some(Some(Ok(version))) => cache.wait_until_watched(version).await,
+            None if known.is_some() => pending().await,
+            _ => {}
         }
-        sleep(ECHOED_WITHIN).await;
-        return cache.get(key).is_some();
     };
-    match object.meta().resource_version.as_deref().map(str::parse) {
-        Some(Ok(version)) => timeout(ECHOED_WITHIN, cache.passes(version)).await.is_err(),
-        _ => false,
+    let is_stale = timeout(ECHOED_WITHIN, delivered).await.is_err() && cache.silent_for() >= SILENT_AFTER;
+    match (read, known) {
+        (Some(object), _) if is_stale => drop(cache.wrote(object)),
+        (None, Some(known)) if is_stale => cache.gone(key, known.meta().uid.as_deref().unwrap_or_default()),
+        _ => {}
     }
+    is_stale
 }
 
 fn config() -> watcher::Config {

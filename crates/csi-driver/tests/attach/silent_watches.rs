@@ -14,20 +14,37 @@ use super::host::{Bed, Process, VOLUME};
 
 impl Bed {
     /// Those that begin from now on.
-    fn hold_watches_of(&self, user: &str) {
+    fn hold_watches_of(&self, user: &str, resource: Option<&str>) {
         self.server.faults().add(Rule {
             user: Some(user.to_owned()),
             verb: Some("watch".to_owned()),
+            resource: resource.map(str::to_owned),
             ..Rule::new(Answer::Delay(Duration::from_secs(300)))
         });
     }
 
     /// Those of this moment. Later ones work.
     async fn silence_the_watches_of(&self, user: &str) {
-        self.hold_watches_of(user);
+        self.silence_one_watch_of(user, None).await;
+    }
+
+    async fn silence_one_watch_of(&self, user: &str, resource: Option<&str>) {
+        self.hold_watches_of(user, resource);
         self.server.faults().close_watches();
         sleep(Duration::from_millis(100)).await;
         self.server.faults().clear();
+    }
+
+    /// Somebody writes to the machine each three seconds.
+    fn keeps_changing(&self, machine: &'static str) {
+        let machines = self.machines();
+        self.tasks.spawn_until_stop(async move {
+            for number in 0_u64.. {
+                let label = Patch::Merge(json!({"metadata": {"labels": {"n": number.to_string()}}}));
+                machines.patch(machine, &PatchParams::default(), &label).await.unwrap();
+                sleep(Duration::from_secs(3)).await;
+            }
+        });
     }
 
     async fn claim_is(&self, name: &str, phase: &str) {
@@ -146,13 +163,57 @@ async fn a_claim_that_is_bound_is_attached_though_its_watch_is_silent(#[case] af
     answer.unwrap().unwrap();
 }
 
-/// A host that is slow to tell is not asked for lists by each call.
+/// Each watch has a connection of its own.
 #[tokio::test(start_paused = true)]
-async fn watches_begin_anew_no_more_often_than_each_half_minute() {
+async fn a_machine_that_is_written_all_the_time_hides_no_silent_watch_of_claims() {
+    let bed = Bed::new().await;
+    bed.volume("pvc-2").await;
+    bed.claim_is("pvc-2", "Pending").await;
+    let driver = Process::new(&bed, "p1");
+    driver.warm_up().await;
+    bed.silence_one_watch_of("p1", Some("persistentvolumeclaims")).await;
+    bed.keeps_changing("a");
+    bed.claim_is("pvc-2", "Bound").await;
+    timeout(Duration::from_secs(25), driver.publish_volume("pvc-2", "a")).await.unwrap().unwrap();
+    bed.tasks.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_comes_and_leaves_by_one_call_each_under_a_proxy_that_holds_every_watch() {
     let bed = Bed::new().await;
     let driver = Process::new(&bed, "p1");
     driver.warm_up().await;
-    bed.hold_watches_of("p1");
+    bed.hold_watches_of("p1", None);
+    bed.server.faults().close_watches();
+    for _ in 0..3 {
+        driver.publish("a").await.unwrap();
+        driver.unpublish("a").await.unwrap();
+    }
+}
+
+/// What tells of others is only late, and a list would make a busy host slower.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_tells_of_others_is_not_listed_anew() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    driver.warm_up().await;
+    bed.works.store(false, Ordering::Relaxed);
+    bed.keeps_changing("b");
+    bed.server.audit().clear();
+    drop(driver.publish("a").await);
+    let requests = bed.requests("p1");
+    let of_machines = |one: &&String| *one == "get virtualmachines" || one.starts_with("list ");
+    assert_eq!(requests.iter().filter(of_machines).collect::<Vec<_>>(), [""; 0]);
+    bed.tasks.end().await;
+}
+
+/// A host that is slow to tell is not asked for lists by each call.
+#[tokio::test(start_paused = true)]
+async fn silent_watches_are_listed_anew_no_more_often_than_each_half_minute() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    driver.warm_up().await;
+    bed.hold_watches_of("p1", None);
     bed.server.faults().close_watches();
     bed.server.audit().clear();
     let begun = tokio::time::Instant::now();
@@ -162,6 +223,7 @@ async fn watches_begin_anew_no_more_often_than_each_half_minute() {
     }
     let is_list = |uri: &str| uri.contains("/persistentvolumeclaims?");
     let records = bed.server.audit().records();
-    let lists = records.iter().filter(|one| one.verb == "list" && one.user == "p1" && is_list(&one.uri)).count();
+    let lists =
+        records.iter().filter(|one| one.verb == "list" && one.user == "p1" && is_list(&one.uri)).count();
     assert!((1..=3).contains(&lists), "{lists} lists");
 }

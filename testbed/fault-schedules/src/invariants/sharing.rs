@@ -14,6 +14,8 @@ use crate::user_actions::{Families, ServiceOptions};
 pub(super) struct Sharing<'a> {
     services: BTreeMap<String, &'a Service>,
     objects: BTreeMap<String, &'a LoadBalancer>,
+    /// UIDs of Services whose address kube-vip announces and does not write again.
+    not_written_again: BTreeSet<String>,
 }
 
 /// The primary of a Service and the address that the two share.
@@ -24,11 +26,15 @@ pub(super) struct Shared<'a> {
 }
 
 impl<'a> Sharing<'a> {
-    pub(super) fn of(services: &'a [Service], objects: &BTreeMap<String, &'a LoadBalancer>) -> Self {
+    pub(super) fn of(
+        services: &'a [Service],
+        objects: &BTreeMap<String, &'a LoadBalancer>,
+        not_written_again: BTreeSet<String>,
+    ) -> Self {
         let by_name = services.iter().map(|service| (service.name_any(), service)).collect();
         let object = |service: &Service| objects.get(&service.uid().unwrap_or_default()).copied();
         let objects = services.iter().filter_map(|it| Some((it.name_any(), object(it)?))).collect();
-        Self { services: by_name, objects }
+        Self { services: by_name, objects, not_written_again }
     }
 
     /// The primary whose address the Service uses, by its label or as a former one.
@@ -40,8 +46,11 @@ impl<'a> Sharing<'a> {
         let Some(shared) = self.primary(name) else {
             panic!("{} uses the address of {name}, which has none", service.name_any())
         };
-        // the server empties the status of a primary that is of another type now, and waits for this Service
-        let is_left = is_leased_out(shared.object) && !is_wanted(shared.primary);
+        // the server empties the status of a primary that is of another type, and waits for this Service; of one that is wanted
+        // again kube-vip goes on to announce the lease, and does not write it a second time
+        let uid = shared.primary.uid().unwrap_or_default();
+        let is_unwritten = ingress(shared.primary).is_empty() && self.not_written_again.contains(&uid);
+        let is_left = is_leased_out(shared.object) && (!is_wanted(shared.primary) || is_unwritten);
         let asked =
             service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS).filter(|_| is_left).cloned();
         Some(Shared { address: shared.address.or(asked), ..shared })

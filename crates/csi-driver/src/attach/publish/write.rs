@@ -65,11 +65,12 @@ impl Session<'_> {
                 }
             }
         }
-        if write.add && self.may_be_elsewhere(Some(claim)).await {
+        if write.add && self.go_driver_may_have_it(claim).await {
             let others = self.machines_with_volume(Some(machine), true).await?;
             if !others.is_empty() {
-                // the watches had told of none
-                self.call.begin_anew();
+                // of which the watches had not told
+                self.call.relist_silent();
+                self.attacher.pace.gives_way(machine, self.volume.as_str());
                 return Err(self.in_use(&others));
             }
         }

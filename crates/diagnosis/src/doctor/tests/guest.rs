@@ -170,7 +170,10 @@ fn of_nodes_that_all_have_the_provider_id_of_a_former_machine_both_reasons_are_t
     });
     let findings = decide(&facts, Occasion::Daily);
     let mend = findings.iter().find(|finding| finding.id == "machines").unwrap().mend.as_ref().unwrap();
-    assert!(mend.contains("another cluster's") && mend.contains("whose name a VirtualMachine has (blue-1)"), "{mend}");
+    assert!(
+        mend.contains("another cluster's") && mend.contains("whose name a VirtualMachine has (blue-1)"),
+        "{mend}"
+    );
 }
 
 #[rstest]

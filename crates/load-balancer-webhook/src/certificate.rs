@@ -23,6 +23,8 @@ use rustls::sign::CertifiedKey;
 const AUTHORITY_DAYS: (i64, i64) = (3650, 365);
 /// The same for a serving certificate.
 const SERVING_DAYS: (i64, i64) = (365, 90);
+/// The name of every authority that the rotator makes.
+const AUTHORITY_NAME: &str = "harvester-load-balancer-webhook-ca";
 
 /// A certificate authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +42,17 @@ impl Authority {
     /// The certificates that clients should trust.
     pub(crate) fn bundle(&self) -> String {
         format!("{}{}", self.certificate, self.former.as_deref().unwrap_or_default())
+    }
+
+    /// Whether its certificate has the name of ours. What this program signs names that one as its issuer, so by the key of an
+    /// authority with another name it makes what nobody trusts.
+    pub(crate) fn is_ours(&self) -> bool {
+        let mut roots = RootCertStore::empty();
+        let is_read = CertificateDer::from_pem_slice(self.certificate.as_bytes())
+            .is_ok_and(|certificate| roots.add(certificate).is_ok());
+        let name = AUTHORITY_NAME.as_bytes();
+        let is_named = |subject: &[u8]| subject.windows(name.len()).any(|part| part == name);
+        is_read && roots.roots.iter().any(|root| is_named(root.subject.as_ref()))
     }
 }
 
@@ -108,7 +121,7 @@ impl Serving {
     }
 
     /// Whether the authority beside it has signed it, the key beside it is its own, and a server can use all of it.
-    fn is_signed(&self) -> bool {
+    pub(crate) fn is_signed(&self) -> bool {
         let provider = rustls::crypto::ring::default_provider();
         let authority = CertificateDer::from_pem_slice(self.authority.as_bytes());
         let (Ok((chain, key)), Ok(authority)) = (self.chain_and_key(), authority) else {
@@ -162,7 +175,7 @@ pub(crate) fn new_serving(
 /// the parameters of the day on which the authority was made.
 fn authority_params(now: Timestamp) -> (CertificateParams, Date) {
     let mut params = CertificateParams::default();
-    params.distinguished_name.push(DnType::CommonName, "harvester-load-balancer-webhook-ca");
+    params.distinguished_name.push(DnType::CommonName, AUTHORITY_NAME);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let ends = set_days(&mut params, now, AUTHORITY_DAYS.0);

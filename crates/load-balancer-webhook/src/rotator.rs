@@ -82,11 +82,11 @@ pub enum Error {
 }
 
 impl Error {
-    /// A secret is missing, or the right to write one.
+    /// A secret is missing, or the right to write one, or somebody has made one immutable.
     fn waits_for_people(&self) -> bool {
         match self {
             Self::Missing { .. } => true,
-            Self::Request { source: kube::Error::Api(status), .. } => status.code == 403,
+            Self::Request { source: kube::Error::Api(status), .. } => matches!(status.code, 403 | 422),
             _ => false,
         }
     }
@@ -294,7 +294,7 @@ impl Rotator {
     }
 
     /// Carries out plans until one needs no certificate, and returns when the next certificate is due. A registration that
-    /// fails keeps no other from being written.
+    /// fails, or an authority that cannot be put back, keeps no other from being written.
     async fn rotate(&self, server: &RustlsConfig) -> Result<Timestamp, Error> {
         for _ in 0..ATTEMPTS {
             let RotationPlan { steps, again } = decide(self.see());
@@ -302,6 +302,9 @@ impl Rotator {
             for step in steps {
                 match step {
                     Step::Register(write) => failed = failed.or(self.register(write).await.err()),
+                    Step::PutBack(authority) => {
+                        failed = failed.or(self.store_authority(authority).await.err());
+                    }
                     step => self.act(step, Some(server)).await?,
                 }
             }
@@ -349,10 +352,11 @@ impl Rotator {
         let now = self.clock.now();
         match step {
             Step::MakeAuthority => {
-                let stored = self.secret(&self.ca, CA_SECRET);
+                let [stored, tls] = [(&self.ca, CA_SECRET), (&self.tls, TLS_SECRET)]
+                    .map(|(cache, name)| self.secret(cache, name));
                 // not one that a stranger put there: the other replicas serve by ours until they have seen the new one
-                let own = self.kept().own_certificate();
-                let former = own.or_else(|| stored.as_deref().and_then(secret::first_certificate));
+                let trusted = self.kept().trusted_certificate(tls.as_deref());
+                let former = trusted.or_else(|| stored.as_deref().and_then(secret::first_certificate));
                 self.store_authority(new_authority(former, now)?).await
             }
             Step::PutBack(authority) => self.store_authority(authority).await,

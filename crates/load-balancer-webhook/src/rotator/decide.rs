@@ -42,11 +42,13 @@ pub(super) enum Step {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RotationPlan {
     pub(super) steps: Vec<Step>,
-    /// When a certificate has to be renewed. Nothing while one is made: then the rotator looks again at once.
+    /// When a certificate has to be renewed. Nothing while one is made or put back: then the rotator looks again at once.
     pub(super) again: Option<Timestamp>,
 }
 
-/// Certificates first: no registration names an authority that has signed no serving certificate yet.
+/// Certificates first: no registration names an authority that has signed no serving certificate yet. An authority is put back
+/// last: what is served and registered is good without it, and the API server may refuse it for as long as another program keeps
+/// its own there.
 pub(super) fn decide(seen: Seen<'_>) -> RotationPlan {
     let Seen { authority, serving, is_known, put_back, names, registered, now } = seen;
     let at_once = |step| RotationPlan { steps: vec![step], again: None };
@@ -55,15 +57,15 @@ pub(super) fn decide(seen: Seen<'_>) -> RotationPlan {
         state => state,
     };
     match (state, authority, serving) {
-        (State::Good { .. }, Some(authority), _) if put_back => at_once(Step::PutBack(authority)),
         (State::Good { until }, Some(authority), Some(serving)) => {
             let bundle = authority.bundle();
             let writes =
                 registered.into_iter().filter_map(|(one, found)| one.write(found.as_deref(), &bundle));
-            let steps = std::iter::once(Step::Serve(serving)).chain(writes.map(Step::Register)).collect();
-            RotationPlan { steps, again: Some(until) }
+            let last = put_back.then_some(Step::PutBack(authority));
+            let steps = std::iter::once(Step::Serve(serving)).chain(writes.map(Step::Register)).chain(last);
+            RotationPlan { steps: steps.collect(), again: (!put_back).then_some(until) }
         }
-        (State::NeedsServing, Some(authority), serving) => {
+        (State::NeedsServing, Some(authority), serving) if authority.is_ours() => {
             // names of the other replicas stay good: the API server may reach them by addresses of their own
             let names = names.iter().cloned().chain(serving.into_iter().flat_map(|serving| serving.names));
             at_once(Step::MakeServing { authority, names: names.collect() })
@@ -177,8 +179,39 @@ mod tests {
         assert_eq!(decide(seen.clone()).steps, [made]);
 
         // of an authority that somebody replaced the pair is good that this process has
-        seen.serving = Some(new_serving(&authority, &names, now).unwrap());
+        let webhooks = webhooks("harvester-system", &Address::Service);
+        let serving = new_serving(&authority, &names, now).unwrap();
+        seen.serving = Some(serving.clone());
+        seen.registered = webhooks.iter().map(|one| (one, None)).collect();
         seen.put_back = true;
-        assert_eq!(decide(seen), RotationPlan { steps: vec![Step::PutBack(authority)], again: None });
+        let RotationPlan { steps, again } = decide(seen);
+        let [Step::Serve(served), Step::Register(_), Step::Register(_), Step::PutBack(stored)] = &steps[..]
+        else {
+            panic!("{steps:?}")
+        };
+        assert_eq!((served, stored, again), (&serving, &authority, None));
+    }
+
+    #[test]
+    fn the_authority_of_another_program_signs_nothing() {
+        let now = "2026-08-20T10:00:00Z".parse().unwrap();
+        let ours = new_authority(None, now).unwrap();
+        let theirs = rcgen::generate_simple_self_signed(vec!["other".to_owned()]).unwrap();
+        let (certificate, key) = (theirs.cert.pem(), theirs.signing_key.serialize_pem());
+        let foreign = Authority { certificate, former: None, key, ends: ours.ends };
+        assert_eq!((ours.is_ours(), foreign.is_ours()), (true, false));
+        let names = names(&["a.svc"]);
+        for serving in [Some(new_serving(&ours, &names, now).unwrap()), None] {
+            let seen = Seen {
+                authority: Some(foreign.clone()),
+                serving,
+                is_known: false,
+                put_back: false,
+                names: &names,
+                registered: vec![],
+                now,
+            };
+            assert_eq!(decide(seen).steps, [Step::MakeAuthority]);
+        }
     }
 }

@@ -74,14 +74,14 @@ impl Kept {
         };
         let is_known = authority.as_ref() == Some(own);
         // an authority that this process or another replica stored a moment ago has signed no serving certificate yet
-        let is_next = authority.as_ref().is_some_and(|authority| {
+        let is_successor_or_ours = authority.as_ref().is_some_and(|authority| {
             authority.former.as_ref() == Some(&own.certificate)
                 || self.ca.as_ref().is_some_and(|(stored, _)| stored == authority)
         });
         let is_taken = if is_known {
             serving.as_ref() == Some(own_serving)
         } else {
-            is_next || !ca.is_some_and(secret::has_certificate)
+            is_successor_or_ours || !ca.is_some_and(secret::has_certificate)
         };
         if is_taken {
             return Chosen { authority, serving, is_known, put_back: false, left: None };
@@ -105,9 +105,13 @@ impl Kept {
         Chosen { authority, serving, is_known: true, put_back: false, left: Some((secret, told)) }
     }
 
-    /// The certificate by which API servers trust what this process, and other replicas with it, serve now.
-    pub(super) fn own_certificate(&self) -> Option<String> {
-        self.pair.as_ref().map(|(authority, _)| authority.certificate.clone())
+    /// The certificate by which API servers trust what this process, and other replicas with it, serve now. A process that has no
+    /// pair yet takes the one that signed what is stored: the other replicas serve that, whoever writes into the secret of the
+    /// authority.
+    pub(super) fn trusted_certificate(&self, tls: Option<&Secret>) -> Option<String> {
+        let own = self.pair.as_ref().map(|(authority, _)| authority.certificate.clone());
+        let stored = || tls.and_then(secret::serving).filter(Serving::is_signed);
+        own.or_else(|| stored().map(|serving| serving.authority))
     }
 
     /// This process stored an authority.
@@ -237,6 +241,20 @@ mod tests {
         let chosen = look(&mut kept, Some(&theirs), Some(&with_serving(None, "lb", &other)), begun);
         assert_eq!((chosen.authority, chosen.serving), (Some(foreign), Some(other)));
         assert_eq!((chosen.left, kept.until()), (None, None));
+    }
+
+    #[test]
+    fn a_process_that_starts_goes_on_trusting_what_the_other_replicas_serve() {
+        let ((authority, serving), (other, its_serving)) = (pair(), pair());
+        let trusted = |kept: &Kept, serving: &Serving| {
+            kept.trusted_certificate(Some(&with_serving(None, "lb", serving)))
+        };
+        assert_eq!(trusted(&Kept::default(), &serving), Some(authority.certificate.clone()));
+        let mixed = Serving { authority: other.certificate, ..serving.clone() };
+        assert_eq!(trusted(&Kept::default(), &mixed), None);
+        assert_eq!(Kept::default().trusted_certificate(None), None);
+        let kept = Kept { pair: Some((authority.clone(), serving)), ..Kept::default() };
+        assert_eq!(trusted(&kept, &its_serving), Some(authority.certificate));
     }
 
     #[tokio::test(start_paused = true)]

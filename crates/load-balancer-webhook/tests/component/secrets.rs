@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use k8s_openapi::ByteString;
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Secret;
 use load_balancer_webhook::{Address, Metrics, prepare};
 use program::{Clock, TaskGroup};
 use serde_json::json;
-use test_cluster::{Rights, TestCluster, User, component_tests};
+use sim_apiserver::faults::{Answer, Rule};
+use test_cluster::{Rights, Side, TestCluster, User, component_tests};
 
-use super::fixtures::{NAME, WRITER, config, policy, unregister};
+use super::fixtures::{NAME, WRITER, bundle, config, policy, unregister};
 
 fn keys() -> [String; 2] {
     ["ca", "tls"].map(|one| format!("harvester-system/{NAME}-{one}"))
@@ -32,6 +34,12 @@ async fn filled(cluster: &TestCluster) -> [Option<bool>; 2] {
         *found = secret.map(|secret| secret.data.is_some_and(|data| data.contains_key("tls.crt")));
     }
     found
+}
+
+/// A certificate and its key, as another program writes them.
+fn foreign() -> [ByteString; 2] {
+    let foreign = rcgen::generate_simple_self_signed(vec!["other".to_owned()]).unwrap();
+    [foreign.cert.pem(), foreign.signing_key.serialize_pem()].map(|text| ByteString(text.into_bytes()))
 }
 
 /// Starts the webhook, which is there when the handle ends.
@@ -66,9 +74,7 @@ component_tests! {
         start(&cluster, &tasks).await.unwrap();
         // the webhook stored its own at its start
         cluster.advance(Duration::from_mins(11)).await;
-        let foreign = rcgen::generate_simple_self_signed(vec!["other".to_owned()]).unwrap();
-        let texts = [foreign.cert.pem(), foreign.signing_key.serialize_pem()];
-        let [certificate, key] = texts.map(|text| ByteString(text.into_bytes()));
+        let [certificate, key] = foreign();
         let theirs = json!({"data": {"tls.crt": certificate, "tls.key": key}});
         let written = || {
             let requests = cluster.harvester.work_of(User::Webhook).into_iter();
@@ -91,6 +97,65 @@ component_tests! {
             cluster.settle().await;
             assert_eq!((is_there().await, written()), (false, vec!["secrets".to_owned(); 2]), "{key}");
         }
+        tasks.end().await;
+        unregister(&cluster).await;
+    }
+
+    #[simulated_only("the API server fails on purpose")]
+    async fn a_registration_is_put_right_while_the_authority_cannot_be_put_back(cluster: TestCluster) {
+        let tasks = TaskGroup::new();
+        start(&cluster, &tasks).await.unwrap();
+        cluster.settle().await;
+        let registered = bundle(&cluster, 8443).await;
+        // the webhook stored its own at its start
+        cluster.advance(Duration::from_mins(11)).await;
+        let server = cluster.harvester.simulated().unwrap();
+        // as of a Secret that somebody has made immutable
+        let mut rule = Rule::new(Answer::Code(422));
+        let webhook = User::Webhook.account(Side::Harvester, cluster.guest_cluster()).name.clone();
+        (rule.user, rule.verb, rule.resource) =
+            (Some(webhook), Some("update".to_owned()), Some("secrets".to_owned()));
+        server.faults().add(rule);
+        let ([ca, _], [certificate, key]) = (keys(), foreign());
+        let theirs = json!({"data": {"tls.crt": certificate, "tls.key": key}});
+        cluster.harvester.patch::<Secret>(&ca, theirs).await;
+        cluster.settle().await;
+        assert!(server.faults().hits() > 0, "nothing was put back");
+        let configuration = cluster.harvester.get::<ValidatingWebhookConfiguration>(NAME).await.unwrap();
+        let mut webhooks = configuration.webhooks.unwrap();
+        webhooks.iter_mut().for_each(|webhook| webhook.client_config.ca_bundle = None);
+        let emptied = json!({"webhooks": webhooks});
+        cluster.harvester.patch::<ValidatingWebhookConfiguration>(NAME, emptied).await;
+        cluster.settle().await;
+        assert_eq!(bundle(&cluster, 8443).await, registered);
+        // it waits for a person, and is tried ever less often
+        let hits = server.faults().hits();
+        cluster.advance(Duration::from_mins(10)).await;
+        assert!(server.faults().hits() < hits + 10, "{} after {hits}", server.faults().hits());
+        server.faults().clear();
+        tasks.end().await;
+        unregister(&cluster).await;
+    }
+
+    // a Pod that is made anew while an ExternalSecret holds the Secret
+    #[simulated_only("nobody but the test writes into the Secret meanwhile")]
+    async fn a_replica_that_starts_beside_another_programs_authority_trusts_what_the_others_serve(cluster: TestCluster) {
+        let others = TaskGroup::new();
+        start(&cluster, &others).await.unwrap();
+        cluster.settle().await;
+        others.end().await;
+        let ([ca, tls], [certificate, key]) = (keys(), foreign());
+        let served = cluster.harvester.get::<Secret>(&tls).await.unwrap().data.unwrap();
+        let trusted = String::from_utf8(served["ca.crt"].0.clone()).unwrap();
+        let theirs = json!({"data": {"tls.crt": certificate, "tls.key": key}});
+        cluster.harvester.patch::<Secret>(&ca, theirs).await;
+        let tasks = TaskGroup::new();
+        start(&cluster, &tasks).await.unwrap();
+        cluster.settle().await;
+        let bundle = String::from_utf8(bundle(&cluster, 8443).await).unwrap();
+        assert!(bundle.contains(trusted.trim()), "{bundle}");
+        let foreign = String::from_utf8(certificate.0).unwrap();
+        assert!(!bundle.contains(foreign.trim()), "{bundle}");
         tasks.end().await;
         unregister(&cluster).await;
     }

@@ -75,10 +75,10 @@ fn is_named_by(node: &Node, vm: &str, provider_id: &str) -> bool {
 }
 
 /// What helps this Node.
-fn made_anew(node: &Node, then: &str) -> String {
+fn recreation_advice(node: &Node, then: &str) -> String {
     let name = node.name_any();
     let is_server = may_run_etcd(|role| node.labels().contains_key(role));
-    guest_vms::made_anew(&format!("node {name}"), if is_server { name.as_str() } else { "" }, then)
+    guest_vms::recreation_advice(&format!("node {name}"), if is_server { name.as_str() } else { "" }, then)
 }
 
 /// The Node is of a former VM of this name: Kubernetes lets nobody change a provider ID.
@@ -90,7 +90,7 @@ fn made_again(node: &Node, vm: &str, provider_id: &str) -> Option<String> {
         format!(
             "node {name} has the provider ID of VM {former}, but VM {vm} was made again and is {provider_id} now; a provider \
              ID cannot be changed: {}",
-            made_anew(node, "restart its kubelet, and a new one takes its place")
+            recreation_advice(node, "restart its kubelet, and a new one takes its place")
         )
     })
 }
@@ -111,7 +111,7 @@ fn foreign(node: &Node) -> Option<Option<Explanation>> {
     let alone = format!(
         "node {name} has the provider ID {id} of another cloud: it gets no label, address or taint from Harvester and is \
          not removed; if it is a VM of Harvester, {}",
-        made_anew(node, "start its kubelet without --provider-id")
+        recreation_advice(node, "start its kubelet without --provider-id")
     );
     Some(Some(Explanation::new("NodeOfAnotherCloud", alone)))
 }
@@ -241,7 +241,7 @@ mod tests {
         let other = foreign(&serde_json::from_value(other).unwrap()).flatten().unwrap().message;
         for told in [made_again(&node, "server-1", NEW).unwrap(), other] {
             assert!(told.contains("drain node server-1, delete it"), "{told}");
-            assert_eq!(told.contains("put a new server in its place"), expected, "{told}");
+            assert_eq!(told.contains("replace server-1 by a new server where RKE2"), expected, "{told}");
         }
     }
 }

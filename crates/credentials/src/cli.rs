@@ -174,7 +174,7 @@ fn generate(args: Vec<String>) -> ExitCode {
         Err(faults) => return refuse(&faults, "generate"),
     };
     let name = generate.program.clone();
-    match program::tool(|_| Box::pin(async move { generate.run().await })) {
+    match program::run_tool(|_| Box::pin(async move { generate.run().await })) {
         Ok(Ok(text)) => program::show(&text),
         Ok(Err(why)) => failed(&format!("{name}: {why}")),
         Err(error) => failed(&format!("start the runtime: {error}")),
@@ -262,7 +262,7 @@ fn inspect(args: Vec<String>) -> ExitCode {
     if let Err(faults) = reader.finish(()) {
         return refuse(&faults, "inspect");
     }
-    let outcome = program::tool(|process| {
+    let outcome = program::run_tool(|process| {
         Box::pin(async move { look(file.as_deref(), &guest, part, process.clock.now()).await })
     });
     match outcome {
@@ -344,7 +344,7 @@ fn rotate(args: Vec<String>) -> ExitCode {
         return refuse(&faults, "rotate");
     }
     let file = words.first().map(PathBuf::from);
-    let outcome = program::tool(|process| {
+    let outcome = program::run_tool(|process| {
         let time = process.clock.now();
         Box::pin(async move {
             match secret {

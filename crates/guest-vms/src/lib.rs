@@ -13,7 +13,7 @@
 //! * Which of the reported addresses are the Node's is a decision of its own (module `addresses`): flags and annotations
 //!   have a say, and the Services of the guest cluster.
 //! * A VM that is stopped or deleted decides about its Node's life (modules `run_state` and `vm_state`).
-//! * What people do with a Node that has to go stands in module `made_anew`.
+//! * What people do with a Node that has to go stands in module `recreation_advice`.
 //! * Watches tell nearly everything: of the VMs with the cluster's label, and of each that a Node may be, by name (module
 //!   `watches`). Module `search` looks for the VM of a Node that nobody knows. A host name has no watch; module
 //!   `host_names` asks a guest agent for it once, again while the agent reports none, and only where no Node is known to
@@ -27,8 +27,8 @@ mod by_name;
 mod directory;
 mod host_names;
 mod instance_labels;
-mod made_anew;
 mod other_owners;
+mod recreation_advice;
 mod run_state;
 mod search;
 mod vm_state;
@@ -39,7 +39,7 @@ pub use addresses::{AddressProblem, AddressRules, NodeAddresses, Report};
 pub use directory::{FoundBy, is_uid};
 pub use host_names::right as host_name_right;
 pub use instance_labels::{InstanceLabels, TopologyLabels};
-pub use made_anew::{made_anew, may_run_etcd};
 pub use other_owners::{id_of_other_cloud, is_externally_managed, is_id_of_other_cloud};
+pub use recreation_advice::{may_run_etcd, recreation_advice};
 pub use vm_state::VmState;
 pub use vms::{Backend, Backends, GuestVms, Lookup, Vm, VmSettings};

@@ -27,6 +27,6 @@ pub mod text;
 pub use clock::Clock;
 pub use progress::progress;
 #[cfg(feature = "process")]
-pub use runtime::{Process, asked_for, complain, failed, main, run, show, tool, words};
+pub use runtime::{Process, asked_for, complain, failed, main, run, run_tool, show, words};
 pub use subscribers::Subscribers;
 pub use task_group::TaskGroup;

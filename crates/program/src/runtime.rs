@@ -2,6 +2,8 @@
 
 use std::{ffi::OsString, fmt::Display, future::Future, io, io::Write as _, process::ExitCode};
 
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
 use crate::{
     Clock, TaskGroup,
     flags::{Reader, Table},
@@ -14,7 +16,7 @@ use crate::{
 /// The parts that every program has while it runs. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Process {
-    /// Ends on SIGTERM or SIGINT, and with the work.
+    /// Ends with the work, and by [`run`] on SIGTERM or SIGINT.
     pub tasks: TaskGroup,
     pub clock: Clock,
     pub health: Health,
@@ -28,20 +30,35 @@ pub struct Process {
 /// # Errors
 /// When there is no runtime or no signal handler to be had.
 pub fn run<T, W: Future<Output = T>>(work: impl FnOnce(Process) -> W) -> io::Result<T> {
-    start(TaskGroup::stop_on_signals, work)
+    run_with(TaskGroup::stop_on_signals, work)
 }
 
-/// As [`run`], for the command of a person: SIGTERM and SIGINT end the process where it is, as they end kubectl. It may wait for a
-/// program that a kubeconfig names for its token, in a thread that nothing else ends.
+/// As [`run`], for the command of a person: SIGTERM and SIGINT end the process at once, as they end kubectl, with the exit code
+/// that a shell has for that, 128 and the number of the signal. The work may hang in the exec plugin of a kubeconfig, in a thread
+/// that nobody can cancel.
 ///
 /// # Errors
-/// When there is no runtime to be had.
-pub fn tool<T, W: Future<Output = T>>(work: impl FnOnce(Process) -> W) -> io::Result<T> {
-    start(|_| Ok(()), work)
+/// When there is no runtime or no signal handler to be had.
+pub fn run_tool<T, W: Future<Output = T>>(work: impl FnOnce(Process) -> W) -> io::Result<T> {
+    run_with(|_| end_on_signals(), work)
 }
 
-fn start<T, W: Future<Output = T>>(
-    heed_signals: impl FnOnce(&TaskGroup) -> io::Result<()>,
+/// By handlers of our own: in a container the program is process 1, to which Linux passes no signal that has none.
+fn end_on_signals() -> io::Result<()> {
+    tokio::spawn(end_on(signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?));
+    Ok(())
+}
+
+async fn end_on(mut terminate: Signal, mut interrupt: Signal) {
+    let came = tokio::select! {
+        _ = terminate.recv() => SignalKind::terminate(),
+        _ = interrupt.recv() => SignalKind::interrupt(),
+    };
+    std::process::exit(128 + came.as_raw_value())
+}
+
+fn run_with<T, W: Future<Output = T>>(
+    install_handlers: impl FnOnce(&TaskGroup) -> io::Result<()>,
     work: impl FnOnce(Process) -> W,
 ) -> io::Result<T> {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
@@ -51,7 +68,7 @@ fn start<T, W: Future<Output = T>>(
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let outcome = runtime.block_on(async {
         let tasks = TaskGroup::new();
-        heed_signals(&tasks)?;
+        install_handlers(&tasks)?;
         let process = Process {
             tasks: tasks.clone(),
             clock: Clock::system(),

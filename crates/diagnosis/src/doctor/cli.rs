@@ -74,7 +74,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let given =
         given.into_iter().filter_map(|(name, file)| Some((name, file.as_ref()?.display().to_string())));
     let clusters: String = given.map(|(name, file)| format!(" --{name} {}", shell_word(&file))).collect();
-    let outcome = program::tool(|process| async move {
+    let outcome = program::run_tool(|process| async move {
         let settings =
             cloud_config::Options::named(&format!("{PROGRAM}/{} doctor", env!("CARGO_PKG_VERSION")));
         let guest = cloud_config::local(&Local { kubeconfig, master: None }, &settings)

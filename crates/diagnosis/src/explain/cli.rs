@@ -69,7 +69,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(faults) => return refuse(&faults),
     };
     let json = options.json;
-    let outcome = program::tool(|process| async move { run(options, process.clock.now()).await });
+    let outcome = program::run_tool(|process| async move { run(options, process.clock.now()).await });
     match outcome {
         Ok(Ok(report)) if json => match serde_json::to_string_pretty(&report) {
             Ok(text) => program::show(&(text + "\n")),

@@ -83,7 +83,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if let Err(faults) = reader.finish(()) {
         return refuse(&faults);
     }
-    match program::tool(|process| Box::pin(async move { run(asked, process.clock).await })) {
+    match program::run_tool(|process| Box::pin(async move { run(asked, process.clock).await })) {
         Ok(Ok(code)) => code,
         Ok(Err(why)) => failed(&why),
         Err(error) => failed(&format!("start the runtime: {error}")),

@@ -49,7 +49,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if let Err(faults) = reader.finish(()) {
         return refuse(&faults);
     }
-    match program::tool(|process| Box::pin(run(process, from, cloud_config, json, watch))) {
+    match program::run_tool(|process| Box::pin(run(process, from, cloud_config, json, watch))) {
         Ok(Ok(code)) => code,
         Ok(Err(why)) => failed(&why),
         Err(error) => failed(&format!("start the runtime: {error}")),

@@ -75,10 +75,14 @@ fn is_server(node: &Value) -> bool {
 }
 
 /// What helps Nodes whose provider ID is wrong. `which`: those of them that are meant, in words.
-fn made_anew(which: &str, nodes: &[&Value]) -> String {
+fn recreation_advice(which: &str, nodes: &[&Value]) -> String {
     let servers: Vec<_> = nodes.iter().copied().filter(|node| is_server(node)).collect();
-    let servers = if servers.is_empty() { String::new() } else { named(&servers) };
-    let mend = guest_vms::made_anew(which, &servers, "start its kubelet anew without --provider-id");
+    let servers = match &servers[..] {
+        [] => String::new(),
+        [one] => name(one).to_owned(),
+        all => format!("each of {}", named(all)),
+    };
+    let mend = guest_vms::recreation_advice(which, &servers, "start its kubelet anew without --provider-id");
     format!("{mend}; a provider ID does not change")
 }
 
@@ -92,7 +96,7 @@ pub(super) fn nodes(facts: &Facts) -> Result<Outcome, Outcome> {
             format!("the cloud controller that {whose} has built in took {}", named(took)),
             format!(
                 "set {setting} in the configuration of {whose}'s servers; then {}",
-                made_anew("each of these Nodes", took)
+                recreation_advice("each of these Nodes", took)
             ),
         ));
     }
@@ -103,7 +107,7 @@ pub(super) fn nodes(facts: &Facts) -> Result<Outcome, Outcome> {
             format!("their provider ID is another cloud's, so they are left alone: {}", named(&of_others)),
             format!(
                 "{}; give each that is none the label {}=true",
-                made_anew("each that is a VirtualMachine of Harvester", &of_others),
+                recreation_advice("each that is a VirtualMachine of Harvester", &of_others),
                 labels::EXTERNALLY_MANAGED
             ),
         )
@@ -162,13 +166,14 @@ pub(super) fn machines(facts: &Facts) -> Result<Outcome, Outcome> {
         let nodes: Vec<&Value> = shared.into_iter().flat_map(|(_, nodes)| nodes).collect();
         return Ok(Outcome::red(
             format!("Nodes with one provider ID, and its VirtualMachine: {}", some(&pairs)),
-            made_anew("each Node that does not run in that machine", &nodes),
+            recreation_advice("each Node that does not run in that machine", &nodes),
         ));
     }
     let is_there = |node: &&Value| there.iter().any(|machine| name(machine) == name(node));
     let (outdated, lost): (Vec<&Value>, Vec<&Value>) = gone.iter().copied().partition(is_there);
     let outdated = (!outdated.is_empty()).then(|| {
-        made_anew(&format!("each Node whose name a VirtualMachine has ({})", named(&outdated)), &outdated)
+        let which = format!("each Node whose name a VirtualMachine has ({})", named(&outdated));
+        recreation_advice(&which, &outdated)
     });
     Ok(if gone.is_empty() {
         Outcome::green(format!("{} VirtualMachines", nodes.count()))

@@ -105,7 +105,22 @@ fn a_node_is_drained_before_it_is_deleted_and_a_server_with_etcd_is_replaced(
         "{mend}"
     );
     assert!(mend.contains(", one Node at a time"), "{mend}");
-    assert_eq!(mend.contains("etcd on blue-2, put a new server in its place"), is_replaced, "{mend}");
+    assert_eq!(mend.contains("replace blue-2 by a new server where RKE2"), is_replaced, "{mend}");
+}
+
+#[test]
+fn several_servers_with_etcd_are_each_replaced_by_one_of_their_own() {
+    let found = red_with("aws:///i-0123", true, |facts| {
+        change(&mut facts.guest, read::NODES, |all| {
+            for node in all["items"].as_array_mut().unwrap() {
+                node["metadata"]["labels"] = json!({"node-role.kubernetes.io/etcd": "true"});
+                node["spec"]["providerID"] = json!("aws:///i-0123");
+            }
+        });
+    });
+    let found = found.iter().find(|finding| finding.id == "nodes").unwrap();
+    let mend = found.mend.as_ref().unwrap();
+    assert!(mend.starts_with("replace each of blue-1, blue-2 by a new server where "), "{mend}");
 }
 
 /// It is the one that takes the taint away.

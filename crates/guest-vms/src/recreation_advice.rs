@@ -12,16 +12,16 @@ pub fn may_run_etcd(has_label: impl Fn(&str) -> bool) -> bool {
     SERVER_ROLES.into_iter().any(has_label)
 }
 
-/// What helps these Nodes. `which`: all of them, in words; `servers`: the names of those on which etcd may run; `then`: what follows
-/// for each.
-pub fn made_anew(which: &str, servers: &str, then: &str) -> String {
+/// What helps Nodes that have to be made anew. `which`: all of them, in words; `servers`: those on which etcd may run, a name or
+/// "each of" some names; `then`: what follows for each Node.
+pub fn recreation_advice(which: &str, servers: &str, then: &str) -> String {
     let mend = format!("drain {which}, delete it and {then}, one Node at a time");
     if servers.is_empty() {
         return mend;
     }
     format!(
-        "where RKE2 or K3s runs etcd on {servers}, put a new server in its place, for its etcd member goes with the Node; else \
-         {mend}"
+        "replace {servers} by a new server where RKE2 or K3s runs etcd on it, because its etcd member goes with the Node; where \
+         none runs, {mend}"
     )
 }
 
@@ -32,13 +32,13 @@ mod tests {
     #[test]
     fn a_node_is_drained_before_it_is_deleted_and_a_server_with_etcd_is_replaced() {
         let drained = "drain node a, delete it and restart its kubelet, one Node at a time";
-        assert_eq!(made_anew("node a", "", "restart its kubelet"), drained);
-        let replaced = made_anew("node a", "a", "restart its kubelet");
+        assert_eq!(recreation_advice("node a", "", "restart its kubelet"), drained);
+        let replaced = recreation_advice("node a", "a", "restart its kubelet");
         assert!(
-            replaced.starts_with("where RKE2 or K3s runs etcd on a, put a new server in its place"),
+            replaced.starts_with("replace a by a new server where RKE2 or K3s runs etcd on it, "),
             "{replaced}"
         );
-        assert!(replaced.ends_with(&format!("; else {drained}")), "{replaced}");
+        assert!(replaced.ends_with(&format!("; where none runs, {drained}")), "{replaced}");
         for (label, expected) in
             SERVER_ROLES.map(|label| (label, true)).into_iter().chain([("worker", false)])
         {

@@ -57,7 +57,7 @@ const NODE_DRIVER: [Rule; 8] = [
     Rule { begins: "kubectl rollout status deployment rancher ", left_out: "the same", ..TYPED },
 ];
 
-const INSTALL: [Rule; 27] = [
+const INSTALL: [Rule; 29] = [
     Rule {
         begins: "cargo xtask image",
         left_out: "it builds for an hour, and pushes need a registry",
@@ -92,7 +92,7 @@ const INSTALL: [Rule; 27] = [
     Rule { begins: "      \"^library/", left_out: "the same", ..TYPED },
     Rule {
         begins: "helm upgrade ",
-        lines: 7,
+        lines: 8,
         left_out: "charts/examples.rs renders them; charts/server.rs installs on real API servers",
         ..TYPED
     },
@@ -117,7 +117,22 @@ const INSTALL: [Rule; 27] = [
         left_out: "the same",
         ..TYPED
     },
-    Rule { begins: "kubectl -n harvester-system set env ", left_out: "the same", ..TYPED },
+    Rule {
+        begins: "kubectl -n harvester-system set env ",
+        lines: 2,
+        left_out: "the same; the second takes away what the first gives",
+        ..TYPED
+    },
+    Rule {
+        begins: "kubectl -n kube-system set env ",
+        left_out: "it is for what RKE2's chart installs, which is not here",
+        ..TYPED
+    },
+    Rule {
+        begins: "kubectl apply -f - <<EOF\napiVersion: v1\nkind: Service\n",
+        left_out: "the sandbox has no Prometheus, whose kind one of its objects is of",
+        ..TYPED
+    },
     Rule {
         begins: "kubectl -n kube-system rollout status ",
         lines: 3,

@@ -23,8 +23,8 @@ pub(crate) type Fault = (&'static str, String);
 pub(crate) struct Bearer {
     file: Option<PathBuf>,
     /// Of a file the last one that was good, and the file as it was then: as for client-go, a file that is gone takes no token away.
-    /// Whether it was written since is asked for each request, which costs no reading: one that waits a minute, as kube does,
-    /// would send a token that has ended.
+    /// Each request checks by `stat` whether the file was written since. kube checks once a minute, and may send a token that has
+    /// ended.
     last: Arc<Mutex<(Fingerprint, HeaderValue)>>,
 }
 

@@ -47,7 +47,7 @@ use self::{
         source_ranges::{GivenUp, RETRY},
     },
     lookup::{AddressInUse, Entry, Evidence, Index, LiveService, computed, find},
-    refused::Refused,
+    refused::RefusedCreations,
     sharing::{is_marked, let_go, related, showing},
 };
 use crate::{
@@ -108,7 +108,7 @@ pub struct HarvesterLoadBalancers {
     waiting: Mutex<HashMap<String, (Phase, Instant)>>,
     /// By Service UID.
     given_up: Mutex<HashMap<String, Attempt>>,
-    refused: Refused,
+    refused: RefusedCreations,
 }
 
 impl HarvesterLoadBalancers {
@@ -136,7 +136,7 @@ impl HarvesterLoadBalancers {
             groups: sharing::Groups::default(),
             waiting: Mutex::default(),
             given_up: Mutex::default(),
-            refused: Refused::default(),
+            refused: RefusedCreations::default(),
         });
         let into = Arc::downgrade(&this);
         this.objects.on_change(move |change| {
@@ -212,6 +212,9 @@ impl HarvesterLoadBalancers {
         let key = self.key(service);
         let wanted = self.is_wanted(service);
         let load_balancer = self.load_balancer(&key);
+        // the answers came before the object that is there
+        let creation_refused =
+            load_balancer.object().is_none() && self.refused.has(&service.uid().unwrap_or_default());
         let secondaries = self.secondaries_of(service, &load_balancer);
         let config = ServiceConfig::with_aliases(service, self.rules.aliases);
         let interface =
@@ -224,7 +227,7 @@ impl HarvesterLoadBalancers {
             key,
             service,
             given_up: self.given_up(service, &config),
-            creation_refused: self.refused.has(&service.uid().unwrap_or_default()),
+            creation_refused,
             config,
             interface,
             wanted,
@@ -320,8 +323,10 @@ impl HarvesterLoadBalancers {
             }
             Err(error) => {
                 let service = body.annotations().get(annotations::SERVICE_UID);
-                if let (kube::Error::Api(status), Some(service)) = (&error, service) {
-                    self.refused.answered(service, status);
+                match (service, &error) {
+                    (Some(uid), kube::Error::Api(answer)) => self.refused.note_if_lasting(uid, answer),
+                    (Some(uid), _) => self.refused.forget(uid),
+                    (None, _) => {}
                 }
                 if let kube::Error::Api(status) = &error
                     && status.message.contains(DENIED)

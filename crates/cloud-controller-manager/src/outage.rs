@@ -12,6 +12,7 @@ use std::{
 
 use cloud_config::Followed;
 use controller_kit::{Cache, Watched};
+use guest_vms::GuestVms;
 use program::{
     Subscribers, TaskGroup,
     health::{Check, Health},
@@ -124,16 +125,38 @@ impl Outage {
 
     /// Has Services and Nodes looked at again when another cloud-config is in use: what Harvester refused to the former one
     /// may succeed, and would wait for its back-off. A file that is refused leaves the one that is in use.
-    pub(crate) fn follow_cloud_config(&self, tasks: &TaskGroup, mut followed: watch::Receiver<Followed>) {
-        let this = self.clone();
+    ///
+    /// Where it leads to another server, everything is listed there first. The watches stay with the former one, each until
+    /// its own end: an object that is not in the list of one Harvester would be missed beside the VMs of the other.
+    pub(crate) fn follow_cloud_config<K: Watched>(
+        &self,
+        tasks: &TaskGroup,
+        mut followed: watch::Receiver<Followed>,
+        objects: &Cache<K>,
+        vms: &GuestVms,
+    ) {
+        let (this, own, objects, vms) = (self.clone(), tasks.clone(), objects.clone(), vms.clone());
         let mut in_use = followed.borrow_and_update().config.clone();
         tasks.spawn_until_stop(async move {
             while followed.changed().await.is_ok() {
                 let config = followed.borrow_and_update().config.clone();
-                if config.is_other_than(&in_use) {
-                    in_use = config;
-                    this.0.subscribers.tell(&());
+                if !config.is_other_than(&in_use) {
+                    continue;
                 }
+                let is_elsewhere = config.server() != in_use.server();
+                in_use = config;
+                if !is_elsewhere {
+                    this.0.subscribers.tell(&());
+                    continue;
+                }
+                objects.relist();
+                vms.relist(&own);
+                // the file may change again before that list comes
+                let (this, objects) = (this.clone(), objects.clone());
+                own.spawn_until_stop(async move {
+                    objects.ready().await;
+                    this.0.subscribers.tell(&());
+                });
             }
         });
     }

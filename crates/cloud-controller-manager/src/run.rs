@@ -241,7 +241,7 @@ async fn start(parts: Parts, settings: Settings, own: OwnMetrics, granted: Grant
     let (into, read) = (outage.clone(), vms.clone());
     vms.on_change(move || into.set_read_by_name(read.are_read_by_name()));
     if let Some(followed) = followed {
-        outage.follow_cloud_config(tasks, followed);
+        outage.follow_cloud_config(tasks, followed, &objects, &vms);
     }
 
     outage::follow_guest(tasks, &services, "services", health.readiness("guest services"));

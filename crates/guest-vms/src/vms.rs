@@ -220,6 +220,18 @@ impl GuestVms {
         self.0.vmis.ready().await;
     }
 
+    /// Lists both kinds anew: another server answers by now, and of watches that come to it one by one no list says what is
+    /// not there. Until that is complete no VM is known to be absent.
+    pub fn relist(&self, tasks: &TaskGroup) {
+        self.0.vms.relist();
+        self.0.vmis.relist();
+        let waiting = self.clone();
+        tasks.spawn_until_stop(async move {
+            waiting.ready().await;
+            waiting.notify();
+        });
+    }
+
     /// The two kinds that are listed, and why each cannot be listed now.
     pub fn watch_errors(&self) -> [(&'static str, watch::Receiver<Option<String>>); 2] {
         [

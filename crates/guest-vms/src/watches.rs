@@ -123,15 +123,10 @@ impl<K: Watched + Resource<Scope = NamespaceResourceScope>> Watches<K> {
         let watches: Vec<_> = begun.iter().map(|(_, watch)| watch.clone()).collect();
         named.extend(begun);
         drop(named);
-        for Named { cache, is_settled, tasks } in watches {
+        for watch in watches {
             // first: a name that is settled before its object is told of would count as free
-            self.forward(&tasks, &cache);
-            let this = self.clone();
-            tasks.spawn_until_stop(async move {
-                cache.ready().await;
-                is_settled.store(true, Ordering::SeqCst);
-                this.0.settled.tell(&());
-            });
+            self.forward(&watch.tasks, &watch.cache);
+            self.settle_when_listed(watch);
         }
         for (name, watch) in dropped {
             watch.tasks.stop.cancel();
@@ -142,6 +137,26 @@ impl<K: Watched + Resource<Scope = NamespaceResourceScope>> Watches<K> {
             }
         }
         self.note_error();
+    }
+
+    fn settle_when_listed(&self, watch: Named<K>) {
+        let (this, Named { cache, is_settled, tasks }) = (self.clone(), watch);
+        tasks.spawn_until_stop(async move {
+            cache.ready().await;
+            is_settled.store(true, Ordering::SeqCst);
+            this.0.settled.tell(&());
+        });
+    }
+
+    /// Lists all anew. Until that is complete nothing is ready, and no name without the label is settled.
+    pub(crate) fn relist(&self) {
+        self.0.labelled.relist();
+        let watches: Vec<_> = self.named().values().cloned().collect();
+        for watch in watches {
+            watch.cache.relist();
+            watch.is_settled.store(false, Ordering::SeqCst);
+            self.settle_when_listed(watch);
+        }
     }
 
     fn begin(&self, name: &str) -> Named<K> {

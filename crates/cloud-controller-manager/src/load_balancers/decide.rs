@@ -42,7 +42,7 @@ use crate::{
 };
 
 /// Harvester answers a new object within a fraction of a second; after this time the Service gets a failed sync.
-const ANSWER: Duration = Duration::from_secs(10);
+pub(super) const ANSWER: Duration = Duration::from_secs(10);
 /// An address that was allocated for so long and is not announced will not be announced by itself; one that kube-vip in
 /// the guest was asked for and does not show will not be shown.
 const ANNOUNCEMENT: Duration = Duration::from_secs(60);
@@ -244,8 +244,8 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     let wanted = datapath.map(|datapath| Wanted { made_for, config, requested: asked, datapath });
     let kube_vip_sentence = events::kube_vip_sentence(config, path, object.is_some());
     let forbidden = !faults.is_empty() && object.is_none();
-    let gone = handover::gone_with_object(seen, forbidden).filter(|_| !comes_from_host);
-    let taken_back = taken_back || gone.is_some();
+    let orphaned_on = handover::path_of_orphaned_address(seen, forbidden).filter(|_| !comes_from_host);
+    let taken_back = taken_back || orphaned_on.is_some();
     if forbidden {
         // an Event about a load balancer that does not exist is no news
         events.retain(|event| event.event_type == EventType::Warning);
@@ -304,7 +304,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
         None => view.again = seen.given_up.as_ref().map(|given_up| given_up.again),
     }
     // an address that is gone is withdrawn where it was given, also where the flags exclude that now
-    match gone.filter(|gone| *gone == Datapath::Guest).unwrap_or(path) {
+    match orphaned_on.filter(|path| *path == Datapath::Guest).unwrap_or(path) {
         Datapath::Guest if comes_from_host => view.publish = Publish::Withdrawn,
         Datapath::Guest => {
             let lost = match &seen.held {
@@ -314,29 +314,27 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
                 Held::Valid | Held::Former => None,
                 Held::Lost | Held::Refused(_) => sharing::given_with_former(service).filter(|_| !has_address),
             };
-            handover::wait_for_no_object(seen, lost.is_some() && write.is_none(), &mut view);
+            handover::write_annotations_now(seen, lost.is_some() && write.is_none(), &mut view);
             let published = object.filter(|_| !withheld);
             let is_refused = matches!(seen.held, Held::Refused(_));
             let is_others =
                 |lost: &str| object.is_none_or(|it| allocated(it).join(",") != handover::latest(lost));
-            let is_news = |lost: &&String| match gone {
-                Some(_) => handover::is_in_use(lost, service),
+            let is_news = |lost: &&String| match orphaned_on {
+                Some(_) => handover::is_still_announced(lost, service),
                 None => !is_refused && (taken_back || is_others(lost)),
             };
             let one_family = handover::taken_back_of_one_family(service, published);
             let news = lost.as_ref().filter(is_news).or(one_family.as_ref());
-            events.extend(news.map(|lost| events::taken_back(service, lost)));
+            let told = if orphaned_on.is_some() { events::orphaned } else { events::taken_back };
+            events.extend(news.map(|lost| told(service, lost)));
             (view.annotations, view.publish) = handover::decide(service, published, lost);
-            if !faults.is_empty() {
-                handover::record(&mut view.annotations);
-            }
             network::bind(seen, &mut view.annotations);
         }
         Datapath::Host => {
             view.annotations = on_host();
             view.removal = Removal::Foreground;
-            let lost = gone.map(|_| ingress(service).join(",")).filter(|lost| !lost.is_empty());
-            events.extend(lost.map(|lost| events::taken_back(service, &lost)));
+            let lost = orphaned_on.map(|_| ingress(service).join(",")).filter(|lost| !lost.is_empty());
+            events.extend(lost.map(|lost| events::orphaned(service, &lost)));
             view.publish = match object.and_then(|object| status_address(object)) {
                 Some(address) if !taken_back && !withheld => {
                     Publish::Addresses(vec![IngressAddress::parse(address)])

@@ -1,41 +1,48 @@
-//! Services whose objects Harvester refuses to make. Each is tried again and again; but what its former object held may be
-//! another's by now, so it goes on with that no longer.
+//! Services whose objects Harvester refuses to make. Each is tried again and again; but the pool may have given the
+//! address of its former object to another, so the Service stops announcing it.
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     sync::{Mutex, MutexGuard},
 };
 
 use kube::core::Status;
+use tokio::time::Instant;
 
-/// UIDs of the Services whose object was refused for good at the last answer that says so.
+use super::decide::ANSWER;
+
+/// By Service UID: since when each try gets an answer that says no for good.
 #[derive(Debug, Default)]
-pub(super) struct Refused(Mutex<HashSet<String>>);
+pub(super) struct RefusedCreations(Mutex<HashMap<String, Instant>>);
 
-impl Refused {
-    /// Harvester did not make the object of this Service.
-    pub(super) fn answered(&self, service_uid: &str, answer: &Status) {
+impl RefusedCreations {
+    /// Harvester answered so in place of making the object of this Service.
+    pub(super) fn note_if_lasting(&self, service_uid: &str, answer: &Status) {
         if is_lasting(answer) {
-            self.uids().insert(service_uid.to_owned());
+            self.since().entry(service_uid.to_owned()).or_insert_with(Instant::now);
+        } else {
+            self.forget(service_uid);
         }
     }
 
+    /// Whether the answers have said no for a while: an API server that has just started, or whose quotas and rights
+    /// somebody writes anew, refuses for a moment what it takes at the next try.
     pub(super) fn has(&self, service_uid: &str) -> bool {
-        self.uids().contains(service_uid)
+        self.since().get(service_uid).is_some_and(|since| since.elapsed() >= ANSWER)
     }
 
-    /// The object is there, or is wanted no more.
+    /// The object is there, or is wanted no more, or another answer came.
     pub(super) fn forget(&self, service_uid: &str) {
-        self.uids().remove(service_uid);
+        self.since().remove(service_uid);
     }
 
-    fn uids(&self) -> MutexGuard<'_, HashSet<String>> {
+    fn since(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
         self.0.lock().expect("no panic while remembering")
     }
 }
 
-/// Whether the server answers the same request in the same way until somebody changes the Service, a rule or a right. The
-/// server passes on whatever code a webhook gives; the words are its own, for webhooks and for policies.
+/// Whether the server answers the same request in the same way until somebody changes the Service, a rule or a right. A
+/// webhook chooses the status code, so the code alone does not tell a denial; the API server adds these words to each.
 fn is_lasting(answer: &Status) -> bool {
     // 404 for a POST: the namespace or the kind is not there yet
     let may_pass = matches!(answer.code, 401 | 404 | 408 | 409 | 429);
@@ -45,9 +52,17 @@ fn is_lasting(answer: &Status) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use cloud_provider::LoadBalancers as _;
+    use controller_kit::{Cache, RawObject};
+    use k8s_openapi::api::core::v1::Service;
     use rstest::rstest;
+    use serde_json::{Value, json};
+    use tokio::time::sleep;
 
     use super::*;
+    use crate::load_balancers::{Write, tests::denied};
 
     #[rstest]
     #[case::no_right_or_no_quota(403, "loadbalancers is forbidden", true)]
@@ -59,15 +74,50 @@ mod tests {
     #[case::busy(429, "too many requests", false)]
     #[case::a_webhook_that_is_away(500, "failed calling webhook \"v\": connection refused", false)]
     #[case::away(503, "the server is currently unable to handle the request", false)]
-    fn an_object_is_refused_where_the_next_try_gets_the_same_answer(
+    #[tokio::test(start_paused = true)]
+    async fn an_object_is_refused_where_the_next_try_gets_the_same_answer(
         #[case] code: u16,
         #[case] message: &str,
         #[case] expected: bool,
     ) {
-        let refused = Refused::default();
-        refused.answered("1", &Status::failure(message, "").with_code(code));
+        let refused = RefusedCreations::default();
+        refused.note_if_lasting("1", &Status::failure(message, "").with_code(code));
+        assert!(!refused.has("1"), "once");
+        sleep(ANSWER).await;
+        refused.note_if_lasting("1", &Status::failure(message, "").with_code(code));
         assert_eq!((refused.has("1"), refused.has("2")), (expected, false));
         refused.forget("1");
         assert!(!refused.has("1"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refusals_with_another_answer_between_them_are_counted_from_the_later_one() {
+        let refused = RefusedCreations::default();
+        let no = Status::failure("loadbalancers is forbidden", "").with_code(403);
+        refused.note_if_lasting("1", &no);
+        sleep(ANSWER).await;
+        refused.note_if_lasting("1", &Status::failure("starting", "").with_code(503));
+        refused.note_if_lasting("1", &no);
+        assert!(!refused.has("1"));
+        sleep(ANSWER).await;
+        assert!(refused.has("1"));
+    }
+
+    /// It waits for its first answer.
+    #[tokio::test(start_paused = true)]
+    async fn an_object_that_is_made_after_all_is_refused_no_more_at_the_first_look() {
+        let service: Service = serde_json::from_value(json!({
+            "metadata": {"name": "web", "namespace": "shop", "uid": "u"},
+            "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "nodePort": 30080}]}}))
+        .unwrap();
+        let (cloud, nodes) = denied(&Cache::of([service.clone()]));
+        let write = cloud.decide(&service, &nodes).write.expect("an object to make");
+        assert!(cloud.apply(write.clone()).await.is_err() && !cloud.see(&service, &nodes).creation_refused);
+        sleep(ANSWER + Duration::from_secs(1)).await;
+        assert!(cloud.apply(write.clone()).await.is_err() && cloud.see(&service, &nodes).creation_refused);
+        let Write::Create { json: mut made, .. } = write else { panic!("{write:?}") };
+        made["metadata"]["uid"] = Value::from("o");
+        cloud.objects.wrote(RawObject::from_json(made).unwrap());
+        assert!(!cloud.see(&service, &nodes).creation_refused);
     }
 }

@@ -8,7 +8,7 @@ use test_cluster::{TestCluster, User};
 
 use super::harness::{
     Ccm, LOADBALANCER_IPS, allocate, annotation, asked, create_service, events, join, limited_to,
-    load_balancer, service, set_type, told, until,
+    load_balancer, rest, service, set_type, told, until,
 };
 use super::sharing::{ask, at, is, shared, told_about};
 
@@ -95,7 +95,7 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
-    async fn what_the_go_program_wrote_for_a_network_is_taken_over_without_a_write(cluster: TestCluster) {
+    async fn what_the_go_program_wrote_for_a_network_is_taken_over_with_the_record_of_the_address_alone(cluster: TestCluster) {
         join(&cluster, "worker-1", "worker-1", "").await;
         report(&cluster, "worker-1", ["enp1s0", "enp2s0"]).await;
         let ccm = Ccm::start(&cluster).await;
@@ -110,12 +110,18 @@ test_cluster::component_tests! {
         // the Go program has no record of the address
         let record = json!({"metadata": {"annotations": {"cloudprovider.harvesterhci.io/allocated-address": null}}});
         cluster.guest.patch::<Service>("shop/web", record).await;
-        let (guest, harvester) = (asked(&cluster.guest).len(), asked(&cluster.harvester).len());
-        let again = Ccm::start(&cluster).await;
-        cluster.settle().await;
-        assert_eq!((asked(&cluster.guest).len(), asked(&cluster.harvester).len()), (guest, harvester), "{:?}", asked(&cluster.guest));
+        cluster.guest.forget_requests();
+        cluster.harvester.forget_requests();
+        for written in [vec!["patch services 200".to_owned()], vec![]] {
+            let again = Ccm::start(&cluster).await;
+            rest(&cluster).await;
+            assert_eq!((asked(&cluster.guest), asked(&cluster.harvester)), (written, vec![]));
+            again.stop().await;
+            cluster.guest.forget_requests();
+        }
+        let taken = service(&cluster).await.unwrap();
+        assert_eq!(annotation(&taken, "cloudprovider.harvesterhci.io/allocated-address"), Some("127.9.0.1"));
         assert_eq!(interface(&cluster).await.as_deref(), Some("enp2s0"));
-        again.stop().await;
     }
 
     // docs/contract/cloud-controller-manager.md#L37 and #V8

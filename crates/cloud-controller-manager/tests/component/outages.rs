@@ -1,6 +1,7 @@
 //! The cloud-config does not let the program list objects of Harvester: Services and Nodes that wait get the reason.
 
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -16,7 +17,7 @@ use k8s_openapi::api::core::v1::{Event, Node, Service};
 use kube::{Client, client::Body};
 use program::Clock;
 use serde_json::json;
-use test_cluster::{TestCluster, User};
+use test_cluster::{Request as Asked, TestCluster, User};
 use tokio::{sync::watch, time::Instant};
 
 use super::harness::{
@@ -24,7 +25,15 @@ use super::harness::{
 };
 
 const HOST: &str = "{cloudprovider.harvesterhci.io/healthcheck-port: '80'}";
+const KUBECONFIG: &str =
+    "{current-context: a, clusters: [{name: a, cluster: {server: 'https://harvester.example'}}],
+    contexts: [{name: a, context: {cluster: a}}]}";
 const TAINT: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+
+fn followed(kubeconfig: &str) -> Followed {
+    let config = CloudConfig::parse(kubeconfig, "cloud-config", &Environment::default()).expect("it is good");
+    Followed { config, fault: None }
+}
 
 /// A cloud-config without the right to see `resource`, until `granted`.
 fn without(cluster: &TestCluster, resource: &'static str, granted: &Arc<AtomicBool>) -> Client {
@@ -163,13 +172,10 @@ test_cluster::component_tests! {
         let harvester = limited(&cluster, move |method, path| {
             method == Method::POST && path.ends_with("/loadbalancers") && !may_write.load(Ordering::SeqCst)
         });
-        let kubeconfig = "{current-context: a, clusters: [{name: a, cluster: {server: 'https://harvester.example'}}],
-            contexts: [{name: a, context: {cluster: a}}]}";
-        let parsed = |text: &str| CloudConfig::parse(text, "cloud-config", &Environment::default()).expect("it is good");
-        let (file, followed) = watch::channel(Followed { config: parsed(kubeconfig), fault: None });
+        let (file, in_use) = watch::channel(followed(KUBECONFIG));
         let guest = cluster.guest.client(User::CloudControllerManager);
         let parts = Parts::new(guest, harvester, Clock::starting_at(cluster.start()));
-        let parts = Parts { followed: Some(followed), ..parts };
+        let parts = Parts { followed: Some(in_use), ..parts };
         let ccm = Ccm::start_parts(&cluster, parts, |_| ()).await;
         create_service(&cluster, "{}", "").await;
         // the last try was after 41 s, and the next one comes after 71 s
@@ -180,10 +186,34 @@ test_cluster::component_tests! {
         file.send_modify(|followed| followed.fault = Some("it has no context".to_owned()));
         cluster.advance(Duration::from_secs(5)).await;
         assert_eq!(load_balancer(&cluster).await, None);
-        let config = parsed(&kubeconfig.replace("harvester.example", "other.example"));
-        file.send_replace(Followed { config, fault: None });
+        file.send_replace(followed(&KUBECONFIG.replace("harvester.example", "other.example")));
         cluster.advance(Duration::from_secs(5)).await;
         assert!(load_balancer(&cluster).await.is_some());
+        ccm.stop().await;
+    }
+
+    /// The watches stay with the server at which they began, each until its own end: an object that is not in the list of
+    /// one Harvester would be missed beside the machines of another.
+    async fn at_another_server_everything_is_listed_anew_at_once(cluster: TestCluster) {
+        let (file, in_use) = watch::channel(followed(KUBECONFIG));
+        let [guest, harvester] =
+            [&cluster.guest, &cluster.harvester].map(|side| side.client(User::CloudControllerManager));
+        let parts = Parts::new(guest, harvester, Clock::starting_at(cluster.start()));
+        let ccm = Ccm::start_parts(&cluster, Parts { followed: Some(in_use), ..parts }, |_| ()).await;
+        let lists = || {
+            let mut asked = cluster.harvester.requests();
+            asked.retain(|request| request.verb == "list");
+            asked.iter().map(Asked::resource).collect::<BTreeSet<_>>()
+        };
+        cluster.harvester.forget_requests();
+        // such as a newer token
+        file.send_replace(followed(&format!("{KUBECONFIG}\n")));
+        cluster.settle().await;
+        assert!(lists().is_empty(), "{:?}", lists());
+        file.send_replace(followed(&KUBECONFIG.replace("harvester.example", "other.example")));
+        cluster.settle().await;
+        let all = ["loadbalancers", "virtualmachineinstances", "virtualmachines"];
+        assert_eq!(lists(), BTreeSet::from(all.map(str::to_owned)));
         ccm.stop().await;
     }
 

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 
 use super::{
     ANNOUNCEMENT, Phase, Seen,
-    handover::{given, is_wished, latest},
+    handover::{given, is_asked_for, is_wished, latest},
     host_datapath, ingress,
 };
 use crate::{
@@ -32,16 +32,37 @@ pub(super) fn kube_vip_sentence(config: &ServiceConfig, path: Datapath, exists: 
     (config.asks_kube_vip && !exists && path == Datapath::Guest).then(sentence)
 }
 
-/// The address went. Nobody can make a running kube-vip let go of it.
+/// Harvester gave the address to another.
 pub(super) fn taken_back(service: &Service, lost: &str) -> PendingEvent {
-    let announcer = service.annotations().get(annotations::KUBE_VIP_VIP_HOST);
-    let still = announcer.map(|node| {
+    let sentence = format!("Harvester took {} back from this Service", latest(lost));
+    gone(service, lost, &sentence)
+}
+
+/// Somebody deleted the object that held the address, and no other is made.
+pub(super) fn orphaned(service: &Service, lost: &str) -> PendingEvent {
+    let sentence = format!(
+        "the LoadBalancer object of this Service was deleted in Harvester and cannot be made again, so its address {} may \
+         be given to another and is announced no more",
+        latest(lost)
+    );
+    gone(service, lost, &sentence)
+}
+
+/// The address went. Nobody can make a running kube-vip let go of it, and it takes a wish once it is asked for nothing.
+fn gone(service: &Service, lost: &str, sentence: &str) -> PendingEvent {
+    let text = |key: &str| service.annotations().get(key).map(String::as_str).filter(|text| !text.is_empty());
+    let still = text(annotations::KUBE_VIP_VIP_HOST).map(|node| {
         format!("; kube-vip on node {node} may go on announcing it until it is started again, whoever has it by then")
     });
-    PendingEvent::warning(
-        "AddressTakenBack",
-        format!("Harvester took {} back from this Service{}", latest(lost), still.unwrap_or_default()),
-    )
+    let asks_for_more =
+        text(annotations::KUBE_VIP_LOADBALANCER_IPS).is_some() && !is_asked_for(lost, service);
+    let is_passed_over = text(annotations::KUBE_VIP_IGNORE) == Some("true");
+    let wish = service.spec.as_ref().and_then(|spec| spec.load_balancer_ip.as_deref());
+    let wish = wish.filter(|wish| !wish.is_empty() && !asks_for_more && !is_passed_over);
+    let remove = wish
+        .map(|wish| format!("; remove {WISH}, because kube-vip in the guest announces {wish} by itself now"));
+    let (still, remove) = (still.unwrap_or_default(), remove.unwrap_or_default());
+    PendingEvent::warning("AddressTakenBack", format!("{sentence}{still}{remove}"))
 }
 
 /// The Event about an address that should have been announced by now.

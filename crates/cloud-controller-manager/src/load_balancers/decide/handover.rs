@@ -7,6 +7,8 @@
 //! of two addresses, Y taken back:
 //!             loadbalancerIPs: X, allocated-address: X,Y   while the status says Y, the controller takes Y out of it
 //! gone        as taken back: the object is gone, and none is made
+//! X again                         allocated-address: X   the controller writes X into the status, and then asks kube-vip,
+//!                                                        which goes on announcing X and does not write it a second time
 //! ```
 //! Others write these fields too: users name an address themselves, other load balancers write the status. The record
 //! of the address that we handed over distinguishes theirs from ours, over any restart between two writes.
@@ -52,6 +54,7 @@ pub(super) fn decide(
             let given = given(service, Some(&**object));
             let (handed, published) = hand_over(service, &served, given.as_deref());
             annotations.extend(handed);
+            record_address_of_go_program(&mut annotations);
             publish = published;
         }
     }
@@ -75,48 +78,53 @@ pub(super) fn given(service: &Service, object: Option<&LoadBalancer>) -> Option<
     text(annotations::ALLOCATED_ADDRESS).or_else(by_go).map(str::to_owned)
 }
 
-/// Whether the lists are of the Harvester of this cluster, as far as they tell: the machine of a Node is there. With a
-/// cloud-config for another one, or for another namespace, no object is there either.
-pub(super) fn is_here(seen: &Seen<'_>) -> bool {
-    seen.backends.as_ref().is_some_and(|backends| !backends.eligible.is_empty())
+/// Whether the lists are of the Harvester of this cluster as it is now, as far as they tell: they can be read, and the
+/// machine of a Node is there. With a cloud-config for another one, or for another namespace, no object is there either.
+pub(super) fn is_right_harvester(seen: &Seen<'_>) -> bool {
+    let is_current = seen.load_balancers_out_of_reach.is_none();
+    is_current && seen.backends.as_ref().is_some_and(|backends| !backends.eligible.is_empty())
 }
 
-/// The datapath of an address that the Service was given and that nothing in Harvester holds any more: its object is not
+/// The datapath on which the Service was given an address that nothing in Harvester holds any more: its object is not
 /// there, and none is made. The pool gives such an address to others. `forbidden`: by a fault of the Service.
-pub(super) fn gone_with_object(seen: &Seen<'_>, forbidden: bool) -> Option<Datapath> {
+pub(super) fn path_of_orphaned_address(seen: &Seen<'_>, forbidden: bool) -> Option<Datapath> {
     let is_absent = matches!(seen.load_balancer, Found::Absent) && (forbidden || seen.creation_refused);
-    // the address of a primary is that one's to lose
-    if !is_absent || seen.held != Held::Nothing || !is_here(seen) {
+    // the primary's object holds a shared address; that this Service has none says nothing
+    if !is_absent || seen.held != Held::Nothing || !is_right_harvester(seen) {
         return None;
     }
     let path = settled(seen.service, None)?;
-    // a lease is kube-vip's own
-    let is_leased = given(seen.service, None).is_some_and(|given| latest(&given) == DHCP_ADDRESS);
-    (path == Datapath::Host || !is_leased).then_some(path)
+    (path == Datapath::Host || orphaned(seen.service).is_some()).then_some(path)
 }
 
-/// The record of an address that the Go program handed over. While its object is there that proves the address; where a
-/// fault keeps another object from being made, nothing else does once it is gone.
-pub(super) fn record(annotations: &mut Annotations) {
+/// The address in the guest that nothing in Harvester holds once the Service's object is gone. A lease is kube-vip's own.
+pub(super) fn orphaned(service: &Service) -> Option<String> {
+    given(service, None).filter(|given| latest(given) != DHCP_ADDRESS)
+}
+
+/// Adds the record of an address that the Go program handed over. While its object is there that proves the address; once
+/// it is gone, and a fault or a refusal of Harvester keeps another from being made, nothing else does.
+fn record_address_of_go_program(annotations: &mut Annotations) {
     if let Some(Some(ips)) = annotations.get(annotations::KUBE_VIP_LOADBALANCER_IPS).cloned() {
         annotations.entry(annotations::ALLOCATED_ADDRESS.to_owned()).or_insert(Some(ips));
     }
 }
 
-/// What is written to a Service that `loses` its address waits for no object, where none is there and none is made.
-pub(super) fn wait_for_no_object(seen: &Seen<'_>, loses: bool, view: &mut View) {
+/// The service controller writes the annotations of an absent load balancer only with its creation. Where the Service
+/// `loses` its address and no creation comes, the state is `Present` without an address, so that they are written now.
+pub(super) fn write_annotations_now(seen: &Seen<'_>, loses: bool, view: &mut View) {
     if loses && view.load_balancer == LoadBalancerState::Absent && settled(seen.service, None).is_some() {
         view.load_balancer = LoadBalancerState::Present { addresses: Vec::new() };
     }
 }
 
 /// Whether kube-vip is asked for `lost`, or the status shows it because of that.
-pub(super) fn is_in_use(lost: &str, service: &Service) -> bool {
+pub(super) fn is_still_announced(lost: &str, service: &Service) -> bool {
     is_asked_for(lost, service) || came_of(lost, service)
 }
 
 /// Whether kube-vip is asked for nothing else than `lost`, which may name one more, of another family, that went before.
-fn is_asked_for(lost: &str, service: &Service) -> bool {
+pub(super) fn is_asked_for(lost: &str, service: &Service) -> bool {
     let asked = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS);
     let is_lost = |asked: &str| listed(lost).any(|lost| same(lost, asked));
     asked.is_some_and(|asked| !asked.is_empty() && listed(asked).all(is_lost))
@@ -133,15 +141,20 @@ pub(super) fn latest(given: &str) -> String {
     latest.join(",")
 }
 
-/// Asks kube-vip for these addresses. An address that the Go program handed over needs no record of ours. Those that were
-/// `given` before are remembered as long as the status shows them: where the new one is taken back before kube-vip wrote
-/// it, they would stay there for ever. One of a family that the Service has no more is taken out of the status.
+/// Asks kube-vip for these addresses. One that the Go program handed over to a secondary needs no record of ours: the label
+/// is one. Those that were `given` before are remembered as long as the status shows them: where the new one is taken back
+/// before kube-vip wrote it, they would stay there for ever. One of a family that the Service has no more is taken out of
+/// the status.
 pub(super) fn hand_over(
     service: &Service,
     addresses: &[&str],
     given: Option<&str>,
 ) -> (Annotations, Publish) {
     let ips = addresses.join(",");
+    if comes_back(service, &ips, given) {
+        let addresses = addresses.iter().map(|ip| IngressAddress::parse(ip)).collect();
+        return (Annotations::new(), Publish::Addresses(addresses));
+    }
     let shown = ingress(service);
     let is_among = |all: &[&str], ip: &str| all.iter().any(|it| same(it, ip));
     let given = given.unwrap_or_default();
@@ -150,7 +163,7 @@ pub(super) fn hand_over(
     let is_given = |ip: &str| addresses.contains(&DHCP_ADDRESS) || is_among(addresses, ip);
     let mut former = shown.clone();
     former.retain(|shown| was_given(shown) && !is_given(shown));
-    let mut gone = gone(addresses, given);
+    let mut gone = lost_families(addresses, given);
     gone.retain(|gone| is_among(&former, gone));
     let publish = if gone.is_empty() {
         Publish::NotOurs
@@ -171,9 +184,22 @@ pub(super) fn hand_over(
     (annotations, publish)
 }
 
+/// Whether the Service gets just what was withdrawn from it, and kube-vip announces that still, as far as its annotation
+/// tells. It writes an address once (docs/contract/kube-vip.md#written-once), so the status is written here. That comes
+/// before kube-vip is asked again: who stops in between finds it there, and kube-vip takes the same from the status. The
+/// address of a lease only kube-vip knows.
+fn comes_back(service: &Service, ips: &str, given: Option<&str>) -> bool {
+    let has = |key: &str| service.annotations().get(key).is_some_and(|text| !text.is_empty());
+    given == Some(ips)
+        && ips != DHCP_ADDRESS
+        && has(annotations::KUBE_VIP_VIP_HOST)
+        && !has(annotations::KUBE_VIP_LOADBALANCER_IPS)
+        && ingress(service).is_empty()
+}
+
 /// The addresses among those `given` whose family has none now. One of a family that has another address stays until
 /// kube-vip writes that one over it.
-fn gone<'a>(addresses: &[&str], given: &'a str) -> Vec<&'a str> {
+fn lost_families<'a>(addresses: &[&str], given: &'a str) -> Vec<&'a str> {
     let has = |family: Family| addresses.iter().any(|address| Family::of(address) == family);
     listed(given).filter(|given| !has(Family::of(given))).collect()
 }
@@ -187,7 +213,7 @@ pub(super) fn taken_back_of_one_family(
     let object = object?;
     let served = served(service, object);
     let given = given(service, Some(&**object)).filter(|_| !served.is_empty())?;
-    let gone = Families::of(service).pick(&gone(&served, &given));
+    let gone = Families::of(service).pick(&lost_families(&served, &given));
     (!gone.is_empty()).then(|| gone.join(","))
 }
 
@@ -210,9 +236,17 @@ pub(super) fn came_of(lost: &str, service: &Service) -> bool {
 }
 
 /// The addresses of the lease that kube-vip got for the Service. It announces `spec.loadBalancerIP` before it is asked for a
-/// lease, and nobody gave that address.
+/// lease, and nobody gave that address: of a leased one it writes the hardware address and the address itself
+/// (docs/contract/kube-vip.md#writes).
 pub(in crate::load_balancers) fn leased(service: &Service) -> Vec<&str> {
-    ingress(service).into_iter().filter(|ip| !is_wished(service, ip)).collect()
+    let text = |key: &str| service.annotations().get(key).map(String::as_str).unwrap_or_default();
+    let by_lease = if text(annotations::KUBE_VIP_HWADDR).is_empty() {
+        ""
+    } else {
+        text(annotations::KUBE_VIP_REQUESTED_IP)
+    };
+    let was_leased = |ip: &str| listed(by_lease).any(|leased| same(leased, ip));
+    ingress(service).into_iter().filter(|ip| was_leased(ip) || !is_wished(service, ip)).collect()
 }
 
 /// Whether `spec.loadBalancerIP` names this address.

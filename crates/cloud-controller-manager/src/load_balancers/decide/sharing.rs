@@ -192,7 +192,7 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
     let mut view = View::default();
     let given = match seen.held {
         // by an object of its own, which is gone
-        Held::Nothing => handover::given(service, None),
+        Held::Nothing => handover::orphaned(service),
         Held::Valid | Held::Former | Held::Lost | Held::Refused(_) => given_with_former(service),
     };
     let asked = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS);
@@ -203,7 +203,7 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
     };
     let goes_on = goes_on(seen);
     events.extend(told(seen, goes_on));
-    if seen.held == Held::Nothing && (!is_asked && !shows || !handover::is_here(seen)) {
+    if seen.held == Held::Nothing && (!is_asked && !shows || !handover::is_right_harvester(seen)) {
         events.extend(events::not_allocated(service));
         return Decision { view, write: None, events };
     }
@@ -241,7 +241,8 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
     if path == Datapath::Guest
         && let Some(lost) = given
     {
-        events.extend((!revoked && (shows || is_asked)).then(|| events::taken_back(service, &lost)));
+        let told = if seen.held == Held::Nothing { events::orphaned } else { events::taken_back };
+        events.extend((!revoked && (shows || is_asked)).then(|| told(service, &lost)));
         view.annotations.extend(handover::withdrawing(service, lost));
     }
     Decision { view, write: None, events }

@@ -490,7 +490,7 @@ fn annotation_changes(pairs: &[(&str, Option<&str>)]) -> Annotations {
 #[case::first(&[], &[(ASKED, Some("10.0.0.7")), (GIVEN, Some("10.0.0.7"))])]
 #[case::instead_of_what_somebody_asked_for(&[(ASKED, "10.0.0.5")], &[(ASKED, Some("10.0.0.7")), (GIVEN, Some("10.0.0.7"))])]
 #[case::after_another_was_taken_back(&[(GIVEN, "10.0.0.9")], &[(ASKED, Some("10.0.0.7")), (GIVEN, Some("10.0.0.7"))])]
-#[case::by_the_go_program(&[(ASKED, "10.0.0.7")], &[(ASKED, Some("10.0.0.7"))])]
+#[case::by_the_go_program(&[(ASKED, "10.0.0.7")], &[(ASKED, Some("10.0.0.7")), (GIVEN, Some("10.0.0.7"))])]
 fn what_is_handed_over_is_recorded(#[case] there: &[(&str, &str)], #[case] after: &[(&str, Option<&str>)]) {
     let annotations: BTreeMap<_, _> = there.iter().copied().collect();
     let waits = service(&json!(annotations), &json!({}));

@@ -99,6 +99,9 @@ fn an_address_whose_object_is_gone_goes_where_a_fault_keeps_another_object_from_
     let gone = decided(&had, None, |_| {});
     assert_eq!((&gone.write, &gone.view.publish), (&None, &Publish::Withdrawn));
     assert_eq!(reasons(&gone), ["AddressTakenBack", "InvalidIPAM"]);
+    let expected = "the LoadBalancer object of this Service was deleted in Harvester and cannot be made again, so its \
+        address 10.0.0.9 may be given to another and is announced no more";
+    assert_eq!(gone.events[0].message, expected);
     if there.get(GIVEN).is_some() {
         assert_eq!(gone.view.annotations[GIVEN].as_deref(), Some("10.0.0.9"), "the record stays");
         assert_eq!(gone.view.annotations.get(ASKED), there.get(ASKED).is_some().then_some(&None));
@@ -129,6 +132,24 @@ fn an_address_whose_object_is_gone_goes_where_harvester_refuses_to_make_another_
     assert_eq!(reasons(&gone), ["AddressTakenBack"]);
 }
 
+/// kube-vip takes it once it is asked for nothing else, whoever has that address.
+#[rstest]
+#[case::another(on_guest(), true)]
+#[case::passed_over_by_kube_vip(json!({GIVEN: "10.0.0.9", annotations::KUBE_VIP_IGNORE: "true"}), false)]
+#[case::asked_for_what_somebody_wrote(json!({ASKED: "10.0.0.3", GIVEN: "10.0.0.9"}), false)]
+#[case::on_the_host(json!({annotations::RECORDED_DATA_PATH: "host", annotations::KUBE_VIP_IGNORE: "true"}), false)]
+fn who_loses_an_address_is_told_to_remove_the_wish_that_kube_vip_announces_then(
+    #[case] there: Value,
+    #[case] is_told: bool,
+) {
+    let mut had = wrong(&there);
+    had.spec.as_mut().unwrap().load_balancer_ip = Some("10.0.0.8".to_owned());
+    let gone = decided(&had, None, |_| {});
+    let told = gone.events.iter().find(|event| event.reason == "AddressTakenBack").expect("it is told");
+    let part = "; remove spec.loadBalancerIP, because kube-vip in the guest announces 10.0.0.8 by itself now";
+    assert_eq!(told.message.contains(part), is_told, "{}", told.message);
+}
+
 /// By the data path on which it was given.
 #[test]
 fn an_address_in_the_guest_whose_object_is_gone_goes_where_the_flags_exclude_that_data_path() {
@@ -151,6 +172,13 @@ fn an_address_in_the_guest_whose_object_is_gone_goes_where_the_flags_exclude_tha
 #[case::no_machine_is_known(on_guest(), |seen: &mut Seen<'_>| seen.backends.as_mut().unwrap().eligible.clear())]
 #[case::no_machine_is_known_on_the_host(on_host(), |seen: &mut Seen<'_>| {
     seen.backends.as_mut().unwrap().eligible.clear();
+})]
+// and it may be old
+#[case::harvester_is_out_of_reach(on_guest(), |seen: &mut Seen<'_>| {
+    seen.load_balancers_out_of_reach = Some("down".to_owned());
+})]
+#[case::harvester_is_out_of_reach_on_the_host(on_host(), |seen: &mut Seen<'_>| {
+    seen.load_balancers_out_of_reach = Some("down".to_owned());
 })]
 #[case::no_machine_is_listed(on_guest(), |seen: &mut Seen<'_>| seen.backends = None)]
 #[case::no_machine_is_listed_on_the_host(on_host(), |seen: &mut Seen<'_>| seen.backends = None)]
@@ -182,16 +210,47 @@ fn a_service_that_never_was_ours_loses_nothing_by_a_fault() {
 
 /// The object proves that it is the Go program's, and may go.
 #[test]
-fn an_address_of_the_go_program_is_recorded_where_a_fault_would_keep_its_object_from_coming_back() {
+fn an_address_of_the_go_program_is_recorded_while_its_object_stands() {
     let object = object("cluster", &json!({"address": "10.0.0.9", "allocatedAddress": {"ip": "10.0.0.9"}}));
-    let mut had = wrong(&json!({ASKED: "10.0.0.9"}));
-    let stands = decided(&had, Some(&object), |_| {});
-    assert_eq!(stands.view.annotations.get(GIVEN), Some(&Some("10.0.0.9".to_owned())));
-    had.annotations_mut().insert(GIVEN.to_owned(), "10.0.0.9".to_owned());
-    assert_eq!(decided(&had, None, |_| {}).view.publish, Publish::Withdrawn);
-    had.annotations_mut().remove(GIVEN);
-    had.annotations_mut().remove(annotations::IPAM);
-    assert_eq!(decided(&had, Some(&object), |_| {}).view.annotations.get(GIVEN), None, "it costs no write");
+    for is_wrong in [true, false] {
+        let mut had = wrong(&json!({ASKED: "10.0.0.9"}));
+        if !is_wrong {
+            had.annotations_mut().remove(annotations::IPAM);
+        }
+        let stands = decided(&had, Some(&object), |_| {});
+        assert_eq!(stands.view.annotations.get(GIVEN), Some(&Some("10.0.0.9".to_owned())));
+        had.annotations_mut().insert(GIVEN.to_owned(), "10.0.0.9".to_owned());
+        let gone = decided(&had, None, |seen| seen.creation_refused = !is_wrong);
+        assert_eq!(gone.view.publish, Publish::Withdrawn);
+    }
+}
+
+/// kube-vip announces it still, and writes nothing a second time. Where the process ends in between, the next one goes on.
+#[rstest]
+#[case::announced_still("10.0.0.9", Some("worker-1"), "10.0.0.9", true)]
+#[case::announced_by_nobody("10.0.0.9", None, "10.0.0.9", false)]
+#[case::another_address("10.0.0.8", Some("worker-1"), "10.0.0.9", false)]
+#[case::a_lease(DHCP_ADDRESS, Some("worker-1"), DHCP_ADDRESS, false)]
+fn an_address_that_comes_back_is_shown_before_kube_vip_is_asked_for_it_again(
+    #[case] recorded: &str,
+    #[case] announcer: Option<&str>,
+    #[case] allocated: &str,
+    #[case] is_shown: bool,
+) {
+    let mut had = service(&json!({GIVEN: recorded}), &json!({}));
+    if let Some(node) = announcer {
+        had.annotations_mut().insert(annotations::KUBE_VIP_VIP_HOST.to_owned(), node.to_owned());
+    }
+    let object = object("cluster", &json!({"allocatedAddress": {"ip": allocated}}));
+    let first = decided(&had, Some(&object), |_| {});
+    let shown = Publish::Addresses(vec![IngressAddress::parse(allocated)]);
+    assert_eq!(first.view.publish, if is_shown { shown } else { Publish::NotOurs });
+    assert_eq!(first.view.annotations.contains_key(ASKED), !is_shown);
+
+    had.status = serde_json::from_value(json!({"loadBalancer": {"ingress": [{"ip": allocated}]}})).unwrap();
+    let then = decided(&had, Some(&object), |_| {});
+    assert_eq!(then.view.annotations[ASKED].as_deref(), Some(allocated));
+    assert_eq!(then.view.publish, Publish::NotOurs);
 }
 
 /// Its own object is not made, and the primary has another address by now, or none.
@@ -209,13 +268,26 @@ fn a_lease_remembers_no_former_address() {
     assert_eq!(decision.view.annotations[GIVEN].as_deref(), Some(DHCP_ADDRESS));
 }
 
-/// kube-vip announces `spec.loadBalancerIP` until it is asked for a lease.
+/// kube-vip announces `spec.loadBalancerIP` until it is asked for a lease. A DHCP server may give that address, and then
+/// kube-vip's annotations say so; one that writes no hardware address asked for none.
 #[rstest]
-#[case::the_wish("10.0.0.7", &[])]
-#[case::a_lease("10.0.0.9", &["10.0.0.9"])]
-fn a_status_that_shows_the_wish_shows_no_lease(#[case] shown: &str, #[case] expected: &[&str]) {
+#[case::the_wish("10.0.0.7", "", "", &[])]
+#[case::a_lease("10.0.0.9", "", "", &["10.0.0.9"])]
+#[case::a_lease_of_the_wish("10.0.0.7", "00:00:6c:01:02:03", "10.0.0.7", &["10.0.0.7"])]
+#[case::a_lease_of_the_wish_and_of_ipv6("10.0.0.7", "00:00:6c:01:02:03", "10.0.0.7,fd00::7", &["10.0.0.7"])]
+#[case::the_wish_after_another_lease("10.0.0.7", "00:00:6c:01:02:03", "10.0.0.70", &[])]
+#[case::the_users_own_annotation("10.0.0.7", "", "10.0.0.7", &[])]
+fn a_status_that_shows_the_wish_shows_a_lease_where_kube_vip_says_so(
+    #[case] shown: &str,
+    #[case] hardware_address: &str,
+    #[case] requested: &str,
+    #[case] expected: &[&str],
+) {
     let object = object("cluster", &json!({"allocatedAddress": {"ip": DHCP_ADDRESS}}));
     let mut had = showing(shown, Some(DHCP_ADDRESS), DHCP_ADDRESS);
+    let by_kube_vip =
+        [(annotations::KUBE_VIP_HWADDR, hardware_address), (annotations::KUBE_VIP_REQUESTED_IP, requested)];
+    had.annotations_mut().extend(by_kube_vip.map(|(key, text)| (key.to_owned(), text.to_owned())));
     had.spec.as_mut().unwrap().load_balancer_ip = Some("10.0.0.7".to_owned());
     let decision = decided(&had, Some(&object), |_| {});
     let addresses: Vec<_> = expected.iter().map(|ip| IngressAddress::parse(ip)).collect();

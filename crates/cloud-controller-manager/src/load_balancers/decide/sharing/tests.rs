@@ -186,15 +186,38 @@ fn an_address_of_its_own_that_is_gone_is_withdrawn_while_it_waits() {
     let annotations = json!({IPS: "10.0.0.7", annotations::ALLOCATED_ADDRESS: "10.0.0.7"});
     let service = asking(&annotations, None, Some("10.0.0.7"));
     let waits = Sharing::Waits("shop/main is not there".into());
-    let view = decided(&service, None, |seen| seen.sharing = waits).view;
+    let decision = decided(&service, None, |seen| seen.sharing = waits);
+    let told = decision.events.iter().find(|event| event.reason == "AddressTakenBack").expect("it is told");
+    assert!(
+        told.message.starts_with("the LoadBalancer object of this Service was deleted"),
+        "{}",
+        told.message
+    );
+    let view = decision.view;
     assert_eq!((view.annotations.get(IPS), &view.publish), (Some(&None), &Publish::Withdrawn));
     assert_eq!(view.labels, Labels::new());
-    // the list may be of another Harvester
-    let unknown = decided(&service, None, |seen| {
-        seen.sharing = Sharing::Waits("shop/main is not there".into());
-        seen.backends = None;
-    });
-    assert_eq!(unknown.view, View::default());
+    // the list may be of another Harvester, or old
+    let changes: [fn(&mut Seen<'_>); 2] = [
+        |seen: &mut Seen<'_>| seen.backends = None,
+        |seen: &mut Seen<'_>| seen.load_balancers_out_of_reach = Some("down".into()),
+    ];
+    for change in changes {
+        let unknown = decided(&service, None, |seen| {
+            seen.sharing = Sharing::Waits("shop/main is not there".into());
+            change(seen);
+        });
+        assert_eq!(unknown.view, View::default());
+    }
+}
+
+/// It is kube-vip's own, and no pool gives it to another.
+#[test]
+fn a_lease_of_its_own_whose_object_is_gone_stays_while_it_waits() {
+    let annotations = json!({IPS: "0.0.0.0", annotations::ALLOCATED_ADDRESS: "0.0.0.0"});
+    let service = asking(&annotations, None, Some("10.0.0.7"));
+    let waits = Sharing::Waits("shop/main is not there".into());
+    let decision = decided(&service, None, |seen| seen.sharing = waits);
+    assert_eq!((reasons(&decision), decision.view), (vec!["WaitingForPrimary"], View::default()));
 }
 
 #[rstest]

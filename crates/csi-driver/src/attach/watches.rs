@@ -90,19 +90,19 @@ impl Running {
         if self.relisted_at.is_some_and(|last| last.elapsed() < RELIST_AT_MOST_EVERY) {
             return;
         }
-        self.relisted_at = Some(Instant::now());
-        relist_if_silent(&self.machines);
-        relist_if_silent(&self.instances);
-        if let Some(claims) = &self.claims {
-            relist_if_silent(claims);
+        let claims = self.claims.as_ref().is_some_and(relist_if_silent);
+        if relist_if_silent(&self.machines) | relist_if_silent(&self.instances) | claims {
+            self.relisted_at = Some(Instant::now());
         }
     }
 }
 
-fn relist_if_silent<K: Watched>(cache: &Cache<K>) {
-    if cache.is_ready() && cache.silent_for() >= SILENT_AFTER {
+fn relist_if_silent<K: Watched>(cache: &Cache<K>) -> bool {
+    let is_due = cache.is_ready() && cache.silent_for() >= SILENT_AFTER;
+    if is_due {
         cache.relist();
     }
+    is_due
 }
 
 /// A call under way. The watches last while there is one.

@@ -10,12 +10,13 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use http::{Method, Request, header};
 use kube::{Client, Config, config::Kubeconfig};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::{Sandbox, TURN, binary};
 

@@ -242,6 +242,15 @@ impl<K: Watched> Cache<K> {
         object
     }
 
+    /// What a read returned past a watch that is behind. Nothing while a list is under way, which may be newer.
+    pub fn saw(&self, object: K) {
+        if self.is_ready() {
+            let object = self.trimmed(object);
+            let change = self.known().saw(object);
+            self.tell(change);
+        }
+    }
+
     /// The server said that the object with this key and UID is gone.
     pub fn gone(&self, key: &ObjectKey, uid: &str) {
         let change = self.known().gone(key, uid);
@@ -378,7 +387,7 @@ async fn follow(
                 continue;
             }
             () = relist.notified() => {
-                tracing::info!(kind, "the watch is silent and stale; listing and watching anew");
+                tracing::info!(kind, "listing and watching anew");
                 events = begin();
                 continue;
             }

@@ -141,6 +141,12 @@ impl<K: Watched> Store<K> {
         }
     }
 
+    /// Of a read. It may be older than a list that is under way, or than an end that we know of.
+    pub(super) fn saw(&mut self, object: Arc<K>) -> Option<Change<K>> {
+        let has_ended = object.uid().is_some_and(|uid| self.ended.contains(&uid));
+        if self.relisting.is_some() || has_ended { None } else { self.wrote(object) }
+    }
+
     pub(super) fn gone(&mut self, key: &ObjectKey, uid: &str) -> Option<Change<K>> {
         let known = self.objects.get(key)?;
         if known.uid().as_deref() != Some(uid) {

@@ -128,6 +128,29 @@ async fn a_stale_watch_is_listed_anew_and_its_cache_is_not_ready_until_then() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_read_is_known_unless_its_end_or_a_list_may_be_newer() {
+    let map = |version: &str| -> ConfigMap {
+        serde_json::from_value(json!({"metadata": {"namespace": "default", "name": "a", "uid": "u", "resourceVersion": version}}))
+            .unwrap()
+    };
+    let key = ObjectKey::new("default", "a");
+    let version =
+        |cache: &Cache<ConfigMap>| cache.get(&key).and_then(|map| map.metadata.resource_version.clone());
+    let cache = Cache::of([map("5")]);
+    cache.saw(map("7"));
+    cache.saw(map("6"));
+    assert_eq!(version(&cache).as_deref(), Some("7"));
+    cache.gone(&key, "u");
+    cache.saw(map("8"));
+    assert_eq!(version(&cache), None, "it has ended");
+    let listing = Cache::<ConfigMap>::empty();
+    listing.on_event(watcher::Event::Init);
+    listing.saw(map("5"));
+    listing.on_event(watcher::Event::InitDone);
+    assert_eq!(version(&listing), None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_nobody_reads_is_kept_of_no_version_neither_the_watchs_nor_ours() {
     let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
     let maps = Api::<ConfigMap>::namespaced(server.client("admin"), "default");

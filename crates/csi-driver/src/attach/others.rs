@@ -55,19 +55,19 @@ fn truth(machine: &Machine, recorded: &Recorded, other: Option<Machine>) -> Trut
 
 impl Session<'_> {
     /// The end of an attachment: refused where another machine has the volume too. A watch that has delivered our own write has
-    /// delivered all earlier ones, so it shows other machines as they were then. Of a disk that an earlier call has added there
-    /// is no such proof.
+    /// delivered all earlier ones, so the caches show where the volume was at that write. Of a disk that an earlier call has
+    /// added there is no such proof: then a cache that has been quiet for a while is not trusted.
     pub(super) async fn alone_in(&self, machine: &str, added: &Added) -> Result<(), Refusal> {
-        let is_sure = match added {
+        let uncached = match added {
             Added::No => self.call.may_be_silent().await,
             Added::OnVersion(version) => !self.call.echoes(version).await,
             Added::Blindly => true,
         };
-        if self.others(machine, is_sure).await?.is_empty() {
-            return Ok(());
+        let mut others = self.machines_with_volume(Some(machine), uncached).await?;
+        if !others.is_empty() && !uncached {
+            // what a watch says may be old
+            others = self.machines_with_volume(Some(machine), true).await?;
         }
-        // what a watch says may be old
-        let others = self.machines_with_volume(Some(machine), true).await?;
         if others.is_empty() {
             return Ok(());
         }
@@ -95,18 +95,6 @@ impl Session<'_> {
     pub(super) async fn finish(&self, ownership: &Ownership, leaving: &str) -> Result<(), Refusal> {
         let done = self.take_back(leaving, true).await;
         done.map_err(|why| self.stays(leaving, std::slice::from_ref(&ownership.vm), &why))
-    }
-
-    /// Other machines with the volume, as far as it is known without a request, unless `is_sure`.
-    async fn others(&self, machine: &str, is_sure: bool) -> Result<Vec<String>, Refusal> {
-        if is_sure || self.call.machines().await.is_some() {
-            return self.machines_with_volume(Some(machine), is_sure).await;
-        }
-        // the role may grant no list of machines
-        match self.call.instances().await {
-            Some(_) => self.with_volume([], Some(machine), false).await,
-            None => Ok(vec![]),
-        }
     }
 
     /// Takes the disk that this call added out of the machine. The annotation comes first: after it no process of ours

@@ -33,8 +33,6 @@ use crate::{host, refusal::Refusal, volume::name::HostName};
 
 /// A call that hears of no change looks again after so long, past watches that do not work.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(10);
-/// The reconciler compares silent watches with the host less and less often, down to this.
-const COMPARED_AT_LEAST_EVERY: Duration = Duration::from_secs(60);
 /// A volume that the host says is blocked, or that does not leave its machine: a caller hears of it after so long without
 /// a change. It comes again, and the sidecar's few workers serve other volumes meanwhile.
 pub const BLOCKED_FOR: Duration = Duration::from_secs(10);
@@ -425,12 +423,11 @@ impl<'a> Session<'a> {
         let (compare_at, pause) = *self.compares.lock().expect("no panic while the time is replaced");
         let comparing = async {
             sleep_until(compare_at).await;
-            Box::pin(self.call.relist_if_stale(self.volume.as_str(), changes)).await;
-            // nobody waits for the reconciler
-            let later = if self.has_caller { pause } else { (2 * pause).min(COMPARED_AT_LEAST_EVERY) };
+            self.call.compare(self.volume.as_str(), changes);
+            let later = if self.has_caller { pause } else { 2 * pause };
             *self.compares.lock().expect("no panic while the time is replaced") =
                 (Instant::now() + pause, later);
-            // what a new list shows wakes the call as any change does
+            // what it shows wakes the call as any change does
             pending::<()>().await;
         };
         self.wait(async {

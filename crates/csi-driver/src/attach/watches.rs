@@ -8,7 +8,6 @@
 
 use std::{
     collections::HashMap,
-    future::pending,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -17,11 +16,11 @@ use controller_kit::{Cache, ObjectKey, Watched};
 use futures::future::join_all;
 use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::{Api, runtime::watcher};
+use kube::{Api, core::Status, runtime::watcher};
 use program::TaskGroup;
 use tokio::{
     sync::{Notify, watch},
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use super::hotplug;
@@ -92,6 +91,7 @@ impl Running {
         }
         let claims = self.claims.as_ref().is_some_and(relist_if_silent);
         if relist_if_silent(&self.machines) | relist_if_silent(&self.instances) | claims {
+            tracing::info!("watches are silent and stale: a proxy may hold their connections");
             self.relisted_at = Some(Instant::now());
         }
     }
@@ -173,6 +173,45 @@ impl Watches {
                 bell.notify_one();
             }
         });
+    }
+
+    /// Reads these past watches that are silent, and has silent watches listed anew where one does not deliver what was read.
+    /// Where that was done lately, the caches know what was read all the same.
+    async fn compare(&self, claim: &ObjectKey, machines: &[ObjectKey]) {
+        let watched = {
+            let state = self.state();
+            let Some(running) = &state.running else { return };
+            (running.machines.clone(), running.instances.clone(), running.claims.clone())
+        };
+        let (watched_machines, watched_instances, watched_claims) = &watched;
+        let host = &self.0.host;
+        let of_machines = join_all(machines.iter().map(async |key| {
+            let machine = past(watched_machines, host.machines(), key);
+            tokio::join!(machine, past(watched_instances, host.instances(), key))
+        }));
+        let of_claim = async {
+            match watched_claims {
+                Some(claims) => past(claims, host.claims(), claim).await,
+                None => None,
+            }
+        };
+        let (of_machines, of_claim) = tokio::join!(of_machines, of_claim);
+        if of_claim.is_some() || of_machines.iter().any(|(vm, vmi)| vm.is_some() || vmi.is_some()) {
+            self.relist_silent();
+        }
+        for (key, (machine, instance)) in machines.iter().zip(of_machines) {
+            feed(watched_machines, key, machine);
+            feed(watched_instances, key, instance);
+        }
+        if let Some(claims) = watched_claims {
+            feed(claims, claim, of_claim);
+        }
+    }
+
+    fn relist_silent(&self) {
+        if let Some(running) = &mut self.state().running {
+            running.relist_silent();
+        }
     }
 
     async fn end_when_unused(&self) {
@@ -260,49 +299,39 @@ impl Watching {
         self.machines().await.is_none_or(|machines| machines.silent_for() >= SILENT_AFTER)
     }
 
-    /// Whether the watch of machines delivers this version, which the host has answered, or a later one.
+    /// Whether the watch of machines delivers this version, which the host has answered, or a later one. One that tells of others
+    /// is only late, and is waited for.
     pub async fn echoes(&self, version: &str) -> bool {
         let (Some(machines), Ok(version)) = (self.machines().await, version.parse()) else { return false };
-        timeout(ECHOED_WITHIN, machines.wait_until_watched(version)).await.is_ok()
+        let is_late = machines.silent_for() < ECHOED_WITHIN;
+        timeout(if is_late { SILENT_AFTER } else { ECHOED_WITHIN }, machines.wait_until_watched(version))
+            .await
+            .is_ok()
     }
 
-    /// Reads a claim, and the machines and instances that these changes are of, as far as their watches are silent, and has
-    /// the silent watches listed anew where one does not deliver what the host answers. Requests that are not answered change
-    /// nothing.
-    pub async fn relist_if_stale(&self, claim: &str, changes: &Changes) {
-        let host = &self.0.0.host;
-        let claim_key = self.key(claim);
-        let (machines, instances, claims) = tokio::join!(self.machines(), self.instances(), self.claims());
-        let names = changes.names.iter().filter(|name| *name != claim);
-        let of_machines = join_all(names.filter(|name| self.is_due(name)).map(async |name| {
-            let key = self.key(name);
-            let machine = is_stale(machines.clone(), host.machines(), &key);
-            let (machine, instance) =
-                tokio::join!(machine, is_stale(instances.clone(), host.instances(), &key));
-            machine || instance
-        }));
-        let (machines, claims) = tokio::join!(of_machines, is_stale(claims, host.claims(), &claim_key));
-        if claims || machines.contains(&true) {
-            self.relist_silent();
-        }
+    /// Compares the watches with the host in the background: a change that rings meanwhile ends no comparison, and what comes of
+    /// it rings as any change does. A call tells the claim and the machines that it waits for.
+    pub fn compare(&self, claim: &str, changes: &Changes) {
+        let (watches, claim) = (self.0.clone(), self.key(claim));
+        let names = changes.names.iter().filter(|name| **name != claim.name);
+        let machines: Vec<_> = names.filter(|name| self.begins(name)).map(|name| self.key(name)).collect();
+        self.0.0.tasks.spawn_until_stop(async move { watches.compare(&claim, &machines).await });
     }
 
-    /// Whether no other call has compared this machine lately: calls for many volumes wait for one machine.
-    fn is_due(&self, machine: &str) -> bool {
+    /// Whether no other call has begun to compare this machine just now: calls for many volumes wait for one machine.
+    fn begins(&self, machine: &str) -> bool {
         let mut compared = self.0.0.compared.lock().expect("no panic while the times are changed");
         compared.retain(|_, at| at.elapsed() < COMPARED_FOR_ALL);
-        let is_due = !compared.contains_key(machine);
-        if is_due {
+        let begins = !compared.contains_key(machine);
+        if begins {
             compared.insert(machine.to_owned(), Instant::now());
         }
-        is_due
+        begins
     }
 
     /// Has the silent watches listed anew, where one of them is seen to be stale.
     pub fn relist_silent(&self) {
-        if let Some(running) = &mut self.0.state().running {
-            running.relist_silent();
-        }
+        self.0.relist_silent();
     }
 
     /// Begins the watch that the next call will need.
@@ -377,25 +406,46 @@ async fn working<K: Watched>(cache: Cache<K>) -> Option<Cache<K>> {
     (cache.is_ready() && cache.watch_error().is_none()).then_some(cache)
 }
 
-/// Whether the watch is silent, and does not deliver what a read returns now. From then on the cache knows that all the same.
-async fn is_stale<K: Watched>(cache: Option<Cache<K>>, api: Api<K>, key: &ObjectKey) -> bool {
-    let Some(cache) = cache.filter(|cache| cache.silent_for() >= SILENT_AFTER) else { return false };
-    let Ok(Ok(read)) = timeout(READ_WITHIN, api.get_opt(&key.name)).await else { return false };
-    let known = cache.get(key);
-    let delivered = async {
-        match read.as_ref().map(|object| object.meta().resource_version.as_deref().map(str::parse)) {
-            Some(Some(Ok(version))) => cache.wait_until_watched(version).await,
-            None if known.is_some() => pending().await,
-            _ => {}
+/// What a read past a watch has shown.
+enum Read<K> {
+    There(K),
+    /// With the UID of the object that the watch shows.
+    Gone(String),
+}
+
+/// What a read returns that a silent watch does not deliver: then it is stale.
+async fn past<K: Watched>(cache: &Cache<K>, api: Api<K>, key: &ObjectKey) -> Option<Read<K>> {
+    sleep(SILENT_AFTER.saturating_sub(cache.silent_for())).await;
+    let is_silent =
+        || cache.is_ready() && cache.watch_error().is_none() && cache.silent_for() >= SILENT_AFTER;
+    let known = is_silent().then(|| cache.get(key))?;
+    let read = match timeout(READ_WITHIN, api.get(&key.name)).await.ok()? {
+        Ok(object) => Read::There(object),
+        Err(kube::Error::Api(answer)) if is_about(&answer, &key.name) => {
+            Read::Gone(known?.meta().uid.clone()?)
         }
+        Err(_) => return None,
     };
-    let is_stale = timeout(ECHOED_WITHIN, delivered).await.is_err() && cache.silent_for() >= SILENT_AFTER;
-    match (read, known) {
-        (Some(object), _) if is_stale => drop(cache.wrote(object)),
-        (None, Some(known)) if is_stale => cache.gone(key, known.meta().uid.as_deref().unwrap_or_default()),
-        _ => {}
+    let version = match &read {
+        Read::There(object) => object.meta().resource_version.as_deref()?.parse().ok()?,
+        // no watch passes this: that it is gone shows otherwise
+        Read::Gone(_) => u64::MAX,
+    };
+    let is_delivered = timeout(ECHOED_WITHIN, cache.wait_until_watched(version)).await.is_ok();
+    (!is_delivered && is_silent()).then_some(read)
+}
+
+/// Whether the API server says that there is no such object; a proxy on the way has answers of this code too.
+fn is_about(answer: &Status, name: &str) -> bool {
+    answer.is_not_found() && answer.details.as_ref().is_some_and(|details| details.name == name)
+}
+
+fn feed<K: Watched>(cache: &Cache<K>, key: &ObjectKey, read: Option<Read<K>>) {
+    match read {
+        Some(Read::There(object)) => cache.saw(object),
+        Some(Read::Gone(uid)) => cache.gone(key, &uid),
+        None => {}
     }
-    is_stale
 }
 
 fn config() -> watcher::Config {

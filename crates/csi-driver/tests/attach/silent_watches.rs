@@ -3,7 +3,7 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use harvester_api::annotations::CSI_VOLUME;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use rstest::rstest;
 use serde_json::json;
 use sim_apiserver::faults::{Answer, Rule};
@@ -35,16 +35,27 @@ impl Bed {
         self.server.faults().clear();
     }
 
-    /// Somebody writes to the machine each three seconds.
-    fn keeps_changing(&self, machine: &'static str) {
+    /// Somebody writes to the machine so often.
+    fn keeps_changing(&self, machine: &'static str, each: Duration) {
         let machines = self.machines();
         self.tasks.spawn_until_stop(async move {
             for number in 0_u64.. {
                 let label = Patch::Merge(json!({"metadata": {"labels": {"n": number.to_string()}}}));
                 machines.patch(machine, &PatchParams::default(), &label).await.unwrap();
-                sleep(Duration::from_secs(3)).await;
+                sleep(each).await;
             }
         });
+    }
+
+    async fn is_made_by_this_driver(&self) {
+        let record = json!({"name": "data", "size": 1 << 30, "reach": "disk"}).to_string();
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {CSI_VOLUME: record}}}));
+        self.claims().patch(VOLUME, &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    /// The machine has no instance any more.
+    async fn halt(&self, machine: &str) {
+        self.instances().delete(machine, &DeleteParams::default()).await.unwrap();
     }
 
     async fn claim_is(&self, name: &str, phase: &str) {
@@ -99,9 +110,7 @@ async fn an_annotation_is_no_reason_to_add_what_is_elsewhere_though_the_watches_
 #[tokio::test(start_paused = true)]
 async fn an_attachment_that_the_watch_does_not_tell_of_is_looked_for_elsewhere_and_gives_way() {
     let bed = Bed::new().await;
-    let record = json!({"name": "data", "size": 1 << 30, "reach": "disk"}).to_string();
-    let patch = Patch::Merge(json!({"metadata": {"annotations": {CSI_VOLUME: record}}}));
-    bed.claims().patch(VOLUME, &PatchParams::default(), &patch).await.unwrap();
+    bed.is_made_by_this_driver().await;
     let driver = Process::new(&bed, "p1");
     driver.warm_up().await;
     bed.silence_the_watches_of("p1").await;
@@ -172,7 +181,7 @@ async fn a_machine_that_is_written_all_the_time_hides_no_silent_watch_of_claims(
     let driver = Process::new(&bed, "p1");
     driver.warm_up().await;
     bed.silence_one_watch_of("p1", Some("persistentvolumeclaims")).await;
-    bed.keeps_changing("a");
+    bed.keeps_changing("a", Duration::from_secs(3));
     bed.claim_is("pvc-2", "Bound").await;
     timeout(Duration::from_secs(25), driver.publish_volume("pvc-2", "a")).await.unwrap().unwrap();
     bed.tasks.end().await;
@@ -191,6 +200,72 @@ async fn a_disk_comes_and_leaves_by_one_call_each_under_a_proxy_that_holds_every
     }
 }
 
+/// By one call, in the time that its caller waits.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_falls_silent_during_a_detachment_is_found_by_it() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    driver.publish("a").await.unwrap();
+    bed.works.store(false, Ordering::Relaxed);
+    let host = async {
+        sleep(Duration::from_secs(1)).await;
+        bed.silence_the_watches_of("p1").await;
+        bed.works.store(true, Ordering::Relaxed);
+        bed.wake();
+    };
+    let (answer, ()) = tokio::join!(driver.unpublish("a"), host);
+    answer.unwrap();
+}
+
+/// KubeVirt writes to a machine after each of its changes.
+#[tokio::test(start_paused = true)]
+async fn a_disk_leaves_by_one_call_though_answers_of_the_host_come_one_after_the_other() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    driver.publish("a").await.unwrap();
+    bed.silence_the_watches_of("p1").await;
+    bed.server.faults().add(Rule {
+        user: Some("p1".to_owned()),
+        verb: Some("get".to_owned()),
+        resource: Some("virtualmachineinstances".to_owned()),
+        ..Rule::new(Answer::Delay(Duration::from_millis(50)))
+    });
+    let kubevirt = async {
+        sleep(Duration::from_secs(1)).await;
+        let label = Patch::Merge(json!({"metadata": {"labels": {"n": "1"}}}));
+        bed.machines().patch("a", &PatchParams::default(), &label).await.unwrap();
+    };
+    let (answer, _) = tokio::join!(driver.unpublish("a"), kubevirt);
+    answer.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_is_written_all_the_time_hides_no_silent_watch_of_instances() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    driver.warm_up().await;
+    bed.silence_one_watch_of("p1", Some("virtualmachineinstances")).await;
+    bed.keeps_changing("a", Duration::from_millis(700));
+    timeout(Duration::from_secs(25), driver.publish("a")).await.unwrap().unwrap();
+    bed.tasks.end().await;
+}
+
+/// The watch of machines alone is held, and the disk came by an earlier call.
+#[tokio::test(start_paused = true)]
+async fn a_disk_of_ours_from_an_earlier_call_is_looked_for_elsewhere_too() {
+    let bed = Bed::new().await;
+    bed.is_made_by_this_driver().await;
+    let driver = Process::new(&bed, "p1");
+    driver.warm_up().await;
+    driver.publish("a").await.unwrap();
+    bed.silence_one_watch_of("p1", Some("virtualmachines")).await;
+    sleep(Duration::from_secs(6)).await;
+    bed.halt("b").await;
+    bed.go_driver_adds("b").await;
+    let refusal = driver.publish("a").await.unwrap_err();
+    assert!(refusal.message.contains("VirtualMachine shop/b"), "{refusal}");
+}
+
 /// What tells of others is only late, and a list would make a busy host slower.
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_tells_of_others_is_not_listed_anew() {
@@ -198,7 +273,7 @@ async fn a_watch_that_tells_of_others_is_not_listed_anew() {
     let driver = Process::new(&bed, "p1");
     driver.warm_up().await;
     bed.works.store(false, Ordering::Relaxed);
-    bed.keeps_changing("b");
+    bed.keeps_changing("b", Duration::from_secs(3));
     bed.server.audit().clear();
     drop(driver.publish("a").await);
     let requests = bed.requests("p1");

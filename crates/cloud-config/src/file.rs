@@ -220,6 +220,16 @@ impl CloudConfig {
         self.seen != former.seen || self.source() != former.source()
     }
 
+    /// Whether requests may reach another server than with `former`: by its address, or by what leads to it and proves it. A
+    /// credential is no part of that.
+    pub fn is_elsewhere_than(&self, former: &Self) -> bool {
+        let (ours, theirs) = (&self.config, &former.config);
+        self.server() != former.server()
+            || ours.root_cert != theirs.root_cert
+            || ours.tls_server_name != theirs.tls_server_name
+            || ours.proxy_url != theirs.proxy_url
+    }
+
     /// Whether it is a copy of its source, with a newer token.
     pub fn is_copy(&self) -> bool {
         self.source_token.is_some()
@@ -340,6 +350,25 @@ contexts: [{name: default, context: {cluster: default, user: default, namespace:
     #[case::empty("namespace: tenant-a", "namespace: ''")]
     fn a_context_without_namespace_means_default(#[case] old: &str, #[case] new: &str) {
         assert_eq!(parse(&GOOD.replace(old, new)).unwrap().namespace, "default");
+    }
+
+    #[rstest]
+    #[case::a_newer_token("token: secret", "token: newer", false)]
+    #[case::another_address("198.51.100.10", "198.51.100.11", true)]
+    #[case::another_name(":6443'", ":6443', tls-server-name: b", true)]
+    #[case::another_authority(
+        ":6443'",
+        ":6443', certificate-authority-data: LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCkFBQUEKLS0tLS1FTkQgQ0VSVElGSUNBVEUtLS0tLQo=",
+        true
+    )]
+    #[case::by_a_proxy(":6443'", ":6443', proxy-url: 'http://192.0.2.1:3128'", true)]
+    fn another_server_is_known_by_what_leads_to_it(
+        #[case] old: &str,
+        #[case] new: &str,
+        #[case] expected: bool,
+    ) {
+        let changed = parse(&GOOD.replace(old, new)).unwrap();
+        assert_eq!(changed.is_elsewhere_than(&parse(GOOD).unwrap()), expected);
     }
 
     #[test]

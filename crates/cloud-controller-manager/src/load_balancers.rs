@@ -405,10 +405,12 @@ impl LoadBalancers for HarvesterLoadBalancers {
     fn decide(&self, service: &Service, nodes: &[Arc<Node>]) -> Decision<Write> {
         let seen = self.see(service, nodes);
         self.remember(service, seen.phase());
-        if seen.load_balancer.object().is_some() {
+        let decision = decide(&seen);
+        if !matches!(decision.write, Some(Write::Create { .. })) {
+            // nothing is tried now, so the next answer is the first
             self.refused.forget(&service.uid().unwrap_or_default());
         }
-        decide(&seen)
+        decision
     }
 
     async fn apply(&self, write: Write) -> Result<(), Failure> {

@@ -143,14 +143,14 @@ impl Outage {
                 if !config.is_other_than(&in_use) {
                     continue;
                 }
-                let is_elsewhere = config.server() != in_use.server();
+                let is_elsewhere = config.is_elsewhere_than(&in_use);
                 in_use = config;
                 if !is_elsewhere {
                     this.0.subscribers.tell(&());
                     continue;
                 }
-                objects.relist();
-                vms.relist(&own);
+                objects.relist_elsewhere();
+                vms.relist_elsewhere(&own);
                 // the file may change again before that list comes
                 let (this, objects) = (this.clone(), objects.clone());
                 own.spawn_until_stop(async move {

@@ -10,7 +10,10 @@ mod undecoded;
 
 use std::{
     fmt::Debug,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -71,6 +74,8 @@ struct Shared<K> {
     heard: watch::Sender<Option<(Instant, u64)>>,
     /// Rung by [`Cache::relist`], where a watch follows.
     relist: Option<Arc<Notify>>,
+    /// The watch that begins next is at another server.
+    moves_elsewhere: AtomicBool,
     /// Why the watch does not work.
     watch_error: watch::Sender<Option<String>>,
 }
@@ -101,13 +106,14 @@ impl<K: Watched> Cache<K> {
     ) -> Self {
         let relist = Arc::<Notify>::default();
         let cache = Self::keeping(Box::new(trim), Some(relist.clone()));
-        let into = cache.clone();
+        let (into, anew) = (cache.clone(), cache.clone());
         let on_result = move |heard| match heard {
             Ok(Some(event)) => into.on_event(event),
             Ok(None) => into.set_watch_error(None),
             Err(why) => into.set_watch_error(Some(why)),
         };
-        tasks.spawn_until_stop(follow(undecoded(api), config, relist, Box::new(on_result)));
+        let on_anew = Box::new(move || anew.begins_anew());
+        tasks.spawn_until_stop(follow(undecoded(api), config, relist, Box::new(on_result), on_anew));
         cache
     }
 
@@ -160,6 +166,7 @@ impl<K: Watched> Cache<K> {
             ready: watch::Sender::new(false),
             heard: watch::Sender::new(None),
             relist,
+            moves_elsewhere: AtomicBool::new(false),
             watch_error: watch::Sender::new(None),
         }))
     }
@@ -189,12 +196,27 @@ impl<K: Watched> Cache<K> {
         heard.wait_for(has_passed).await.expect("the cache holds the sender");
     }
 
-    /// Lists and watches anew, for a watch that is seen to be stale. Until the list has come the cache is not ready, and shows
-    /// what it knew. Nothing happens where no watch follows.
+    /// Lists and watches anew, for a watch that is seen to be stale; one that is broken waits no longer. Until the list has
+    /// come the cache is not ready, and shows what it knew. Nothing happens where no watch follows.
     pub fn relist(&self) {
         let Some(relist) = &self.0.relist else { return };
         self.0.ready.send_replace(false);
         relist.notify_one();
+    }
+
+    /// [`Cache::relist`] where another server answers by now: its objects replace those of the former one, and versions of the
+    /// two are not compared.
+    pub fn relist_elsewhere(&self) {
+        self.0.moves_elsewhere.store(true, Ordering::SeqCst);
+        self.relist();
+    }
+
+    /// What the former watch told last may have come after [`Cache::relist`].
+    fn begins_anew(&self) {
+        self.0.ready.send_replace(false);
+        if self.0.moves_elsewhere.swap(false, Ordering::SeqCst) {
+            self.known().moves_elsewhere();
+        }
     }
 
     /// Why the watch does not work now, in the server's words where there are some; nothing while it works.
@@ -372,6 +394,7 @@ async fn follow(
     config: watcher::Config,
     relist: Arc<Notify>,
     on_result: Box<dyn Fn(WatchResult) + Send>,
+    on_anew: Box<dyn Fn() + Send>,
 ) {
     let kind = api.resource_url().to_owned();
     let begin = || watcher(api.clone(), config.clone()).boxed();
@@ -388,6 +411,7 @@ async fn follow(
             }
             () = relist.notified() => {
                 tracing::info!(kind, "listing and watching anew");
+                on_anew();
                 events = begin();
                 continue;
             }
@@ -411,7 +435,16 @@ async fn follow(
                     tracing::debug!(kind, ?retry_in, "watch broke; trying again: {why}");
                 }
                 on_result(Err(why));
-                sleep(retry_in).await;
+                tokio::select! {
+                    () = sleep(retry_in) => {}
+                    // what broke may have been another server's
+                    () = relist.notified() => {
+                        tracing::info!(kind, "listing and watching anew");
+                        on_anew();
+                        events = begin();
+                        backoff.works();
+                    }
+                }
             }
         }
     }

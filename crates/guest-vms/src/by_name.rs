@@ -29,6 +29,11 @@ impl NamesRead {
         !self.0.lock().expect("no panic while remembering").is_empty()
     }
 
+    /// Another server answers by now.
+    pub(crate) fn clear(&self) {
+        self.0.lock().expect("no panic while remembering").clear();
+    }
+
     /// Answers whether that is new.
     fn add(&self, node: &str) -> bool {
         self.0.lock().expect("no panic while remembering").insert(node.to_owned())

@@ -221,10 +221,12 @@ impl GuestVms {
     }
 
     /// Lists both kinds anew: another server answers by now, and of watches that come to it one by one no list says what is
-    /// not there. Until that is complete no VM is known to be absent.
-    pub fn relist(&self, tasks: &TaskGroup) {
-        self.0.vms.relist();
-        self.0.vmis.relist();
+    /// not there. Until that is complete no VM is known to be absent, nor to be there: what is shown is the former server's.
+    pub fn relist_elsewhere(&self, tasks: &TaskGroup) {
+        self.0.vms.relist_elsewhere();
+        self.0.vmis.relist_elsewhere();
+        self.0.names_read.clear();
+        self.notify();
         let waiting = self.clone();
         tasks.spawn_until_stop(async move {
             waiting.ready().await;
@@ -298,7 +300,8 @@ impl GuestVms {
         self.0.vmis.list().iter().flat_map(|vmi| addresses::ips(vmi).collect::<Vec<_>>()).collect()
     }
 
-    /// The VMs behind `nodes`; nothing while the lists are not complete, because absence proves nothing then.
+    /// The VMs behind `nodes`; nothing while the lists, those by name too, are not complete, because absence proves nothing
+    /// then.
     pub fn backends(&self, nodes: &[Arc<Node>]) -> Option<Backends> {
         if !self.is_complete() {
             return None;
@@ -306,11 +309,12 @@ impl GuestVms {
         let mut backends = Backends::default();
         for node in nodes {
             match self.vm_of(node) {
-                Some(vm) => {
+                // one that is watched by name may be that of another server, until its own list has come
+                Some(vm) if self.0.vms.is_settled(&vm) || self.0.names_read.contains(&node.name_any()) => {
                     backends.eligible.insert(vm);
                 }
-                None if !self.is_settled(node) => return None,
-                None => backends.nodes_without_vm.push(node.name_any()),
+                None if self.is_settled(node) => backends.nodes_without_vm.push(node.name_any()),
+                Some(_) | None => return None,
             }
         }
         let (vms, vmis) = (self.0.vms.list(), self.0.vmis.list());

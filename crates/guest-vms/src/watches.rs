@@ -148,12 +148,12 @@ impl<K: Watched + Resource<Scope = NamespaceResourceScope>> Watches<K> {
         });
     }
 
-    /// Lists all anew. Until that is complete nothing is ready, and no name without the label is settled.
-    pub(crate) fn relist(&self) {
-        self.0.labelled.relist();
+    /// Lists all anew at another server. Until that is complete nothing is ready, and no name without the label is settled.
+    pub(crate) fn relist_elsewhere(&self) {
+        self.0.labelled.relist_elsewhere();
         let watches: Vec<_> = self.named().values().cloned().collect();
         for watch in watches {
-            watch.cache.relist();
+            watch.cache.relist_elsewhere();
             watch.is_settled.store(false, Ordering::SeqCst);
             self.settle_when_listed(watch);
         }

@@ -38,7 +38,9 @@ pub const SERVICE_IP: &str = "cloudprovider.harvesterhci.io/ip";
 /// On a guest Service: the pool that it asks for by name.
 pub const SERVICE_IP_POOL: &str = "cloudprovider.harvesterhci.io/ip-pool";
 /// On a guest Service, by us: the address that Harvester gave and [`KUBE_VIP_LOADBALANCER_IPS`] asks for. It stays when
-/// Harvester takes the address back, until another is given: what came of it is ours to withdraw, and nothing else.
+/// Harvester takes the address back, until another is given: what came of it is ours to withdraw, and nothing else. Where
+/// [`KUBE_VIP_LOADBALANCER_IPS`] names just the address that the LoadBalancer object has and shows, that counts as ours,
+/// whoever wrote it.
 pub const ALLOCATED_ADDRESS: &str = "cloudprovider.harvesterhci.io/allocated-address";
 /// On a guest Service, by us: `host` from when it is served on that data path. [`KUBE_VIP_IGNORE`] alone says nothing,
 /// since users set it too.

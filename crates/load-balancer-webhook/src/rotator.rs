@@ -59,6 +59,12 @@ pub enum Error {
         #[source]
         source: kube::Error,
     },
+    #[error("register in {name}")]
+    NotRegistered {
+        name: String,
+        #[source]
+        source: kube::Error,
+    },
     #[error("register in {name}: give the webhook's role the right to do so, see deploy/rbac/ours.yaml")]
     Forbidden {
         name: String,
@@ -82,7 +88,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// A secret is missing, or the right to write one, or somebody has made one immutable.
+    /// A secret is missing, or the right to write one, or somebody has made one immutable. A registration that is refused is
+    /// no matter of the secrets: a secret that is stored later would say nothing of it.
     fn waits_for_people(&self) -> bool {
         match self {
             Self::Missing { .. } => true,
@@ -479,9 +486,7 @@ impl Rotator {
                 }
                 Ok(())
             }
-            Err(source) => {
-                Err(Error::Request { doing: "register in", name: format!("{registration:?}"), source })
-            }
+            Err(source) => Err(Error::NotRegistered { name: format!("{registration:?}"), source }),
         }
     }
 }
@@ -548,7 +553,23 @@ fn server_config(serving: &Serving) -> Result<Arc<ServerConfig>, Error> {
 
 #[cfg(test)]
 mod tests {
+    use kube::core::Status;
+
     use super::*;
+
+    #[test]
+    fn a_secret_that_is_refused_waits_for_people_and_a_registration_does_not() {
+        let refused = |code| kube::Error::Api(Box::new(Status::failure("no", "").with_code(code)));
+        for code in [403, 422] {
+            let source = refused(code);
+            assert!(
+                Error::Request { doing: "store secret", name: CA_SECRET.to_owned(), source }
+                    .waits_for_people()
+            );
+        }
+        let (name, source) = ("a webhook configuration".to_owned(), refused(422));
+        assert!(!Error::NotRegistered { name, source }.waits_for_people());
+    }
 
     #[test]
     fn a_serving_certificate_is_good_for_the_service_and_the_url() {

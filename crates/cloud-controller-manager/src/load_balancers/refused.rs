@@ -11,32 +11,43 @@ use tokio::time::Instant;
 
 use super::decide::ANSWER;
 
-/// By Service UID: since when each try gets an answer that says no for good.
+/// By Service UID, where each try gets an answer that says no for good.
 #[derive(Debug, Default)]
-pub(super) struct RefusedCreations(Mutex<HashMap<String, Instant>>);
+pub(super) struct RefusedCreations(Mutex<HashMap<String, Refusals>>);
+
+/// When Harvester refused in a row.
+#[derive(Debug)]
+struct Refusals {
+    first: Instant,
+    latest: Instant,
+}
 
 impl RefusedCreations {
     /// Harvester answered so in place of making the object of this Service.
     pub(super) fn note_if_lasting(&self, service_uid: &str, answer: &Status) {
         if is_lasting(answer) {
-            self.since().entry(service_uid.to_owned()).or_insert_with(Instant::now);
+            let now = Instant::now();
+            let mut all = self.all();
+            let refusals = all.entry(service_uid.to_owned()).or_insert(Refusals { first: now, latest: now });
+            refusals.latest = now;
         } else {
             self.forget(service_uid);
         }
     }
 
     /// Whether the answers have said no for a while: an API server that has just started, or whose quotas and rights
-    /// somebody writes anew, refuses for a moment what it takes at the next try.
+    /// somebody writes anew, refuses for a moment what it takes at the next try. The tries may be far apart, so the time
+    /// since one refusal says nothing.
     pub(super) fn has(&self, service_uid: &str) -> bool {
-        self.since().get(service_uid).is_some_and(|since| since.elapsed() >= ANSWER)
+        self.all().get(service_uid).is_some_and(|it| it.latest.duration_since(it.first) >= ANSWER)
     }
 
-    /// The object is there, or is wanted no more, or another answer came.
+    /// The object is there, or none is made now, or another answer came.
     pub(super) fn forget(&self, service_uid: &str) {
-        self.since().remove(service_uid);
+        self.all().remove(service_uid);
     }
 
-    fn since(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
+    fn all(&self) -> MutexGuard<'_, HashMap<String, Refusals>> {
         self.0.lock().expect("no panic while remembering")
     }
 }
@@ -82,8 +93,8 @@ mod tests {
     ) {
         let refused = RefusedCreations::default();
         refused.note_if_lasting("1", &Status::failure(message, "").with_code(code));
-        assert!(!refused.has("1"), "once");
         sleep(ANSWER).await;
+        assert!(!refused.has("1"), "once, however long ago");
         refused.note_if_lasting("1", &Status::failure(message, "").with_code(code));
         assert_eq!((refused.has("1"), refused.has("2")), (expected, false));
         refused.forget("1");
@@ -100,6 +111,7 @@ mod tests {
         refused.note_if_lasting("1", &no);
         assert!(!refused.has("1"));
         sleep(ANSWER).await;
+        refused.note_if_lasting("1", &no);
         assert!(refused.has("1"));
     }
 
@@ -113,6 +125,12 @@ mod tests {
         let (cloud, nodes) = denied(&Cache::of([service.clone()]));
         let write = cloud.decide(&service, &nodes).write.expect("an object to make");
         assert!(cloud.apply(write.clone()).await.is_err() && !cloud.see(&service, &nodes).creation_refused);
+        let mut of_another_type = service.clone();
+        of_another_type.spec.as_mut().unwrap().type_ = Some("ClusterIP".to_owned());
+        assert_eq!(cloud.decide(&of_another_type, &nodes).write, None);
+        sleep(ANSWER).await;
+        assert!(cloud.apply(write.clone()).await.is_err());
+        assert!(!cloud.see(&service, &nodes).creation_refused, "nothing was tried for a while");
         sleep(ANSWER + Duration::from_secs(1)).await;
         assert!(cloud.apply(write.clone()).await.is_err() && cloud.see(&service, &nodes).creation_refused);
         let Write::Create { json: mut made, .. } = write else { panic!("{write:?}") };

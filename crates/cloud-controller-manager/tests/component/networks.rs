@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use test_cluster::{TestCluster, User};
 
 use super::harness::{
-    Ccm, LOADBALANCER_IPS, allocate, annotation, asked, create_service, events, join, limited_to,
+    Ccm, LOADBALANCER_IPS, allocate, annotation, announce, asked, create_service, events, join, limited_to,
     load_balancer, rest, service, set_type, told, until,
 };
 use super::sharing::{ask, at, is, shared, told_about};
@@ -106,6 +106,8 @@ test_cluster::component_tests! {
             let node = cluster.guest.get::<k8s_openapi::api::core::v1::Node>("worker-1").await;
             node.is_some_and(|node| node.spec.is_some_and(|spec| spec.provider_id.is_some()))
         }).await;
+        // the Go program writes to the object what the Service shows
+        announce(&cluster, "127.9.0.1").await;
         ccm.stop().await;
         // the Go program has no record of the address
         let record = json!({"metadata": {"annotations": {"cloudprovider.harvesterhci.io/allocated-address": null}}});

@@ -10,7 +10,7 @@ use std::{
 };
 
 use cloud_config::{CloudConfig, Followed, proxy::Environment};
-use cloud_controller_manager::Parts;
+use cloud_controller_manager::{Parts, cluster::GuestCluster};
 use harvester_api::VirtualMachineInstance;
 use http::{Method, Request, Response};
 use k8s_openapi::api::core::v1::{Event, Node, Service};
@@ -21,7 +21,8 @@ use test_cluster::{Request as Asked, TestCluster, User};
 use tokio::{sync::watch, time::Instant};
 
 use super::harness::{
-    Ccm, create_service, events, finalizers, join, limited, limited_to, load_balancer, service, told, until,
+    Ccm, LOADBALANCER_IPS, annotation, announced_service, create_service, events, finalizers, ingress, join,
+    limited, limited_to, load_balancer, rest, service, told, until,
 };
 
 const HOST: &str = "{cloudprovider.harvesterhci.io/healthcheck-port: '80'}";
@@ -61,6 +62,29 @@ fn busy(client: Client, seconds: u64, posts: &Arc<Mutex<Vec<Instant>>>) -> Clien
             let answer = Response::builder().status(429).body(Body::from(status.to_string().into_bytes()));
             Ok(answer.expect("a constant answer"))
         }
+    });
+    Client::new(service, namespace)
+}
+
+/// A client for two servers. Once `is_elsewhere`, none of the LoadBalancers is there. VMs can be read while `may_read_vms`.
+fn of_two_servers(
+    cluster: &TestCluster,
+    is_elsewhere: &Arc<AtomicBool>,
+    may_read_vms: &Arc<AtomicBool>,
+) -> Client {
+    let (is_elsewhere, may_read_vms) = (is_elsewhere.clone(), may_read_vms.clone());
+    let client = limited(cluster, move |_, path| {
+        path.contains("/virtualmachine") && !may_read_vms.load(Ordering::SeqCst)
+    });
+    let namespace = client.default_namespace().to_owned();
+    let service = tower::service_fn(move |mut request: Request<Body>| {
+        let is_list = request.method() == Method::GET && request.uri().path().ends_with("/loadbalancers");
+        if is_list && is_elsewhere.load(Ordering::SeqCst) {
+            let of_none = format!("{}&labelSelector=of%3Danother", request.uri());
+            *request.uri_mut() = of_none.parse().expect("it is a URI");
+        }
+        let client = client.clone();
+        async move { client.send(request).await.map_err(tower::BoxError::from) }
     });
     Client::new(service, namespace)
 }
@@ -214,6 +238,37 @@ test_cluster::component_tests! {
         cluster.settle().await;
         let all = ["loadbalancers", "virtualmachineinstances", "virtualmachines"];
         assert_eq!(lists(), BTreeSet::from(all.map(str::to_owned)));
+        ccm.stop().await;
+    }
+
+    /// They are watched by name alone, and those of the former server are shown until their lists have come.
+    async fn an_address_stays_published_at_another_server_until_a_machine_of_a_nameless_cluster_is_listed_there(
+        cluster: TestCluster,
+    ) {
+        let [is_elsewhere, may_read_vms] = [false, true].map(|is_so| Arc::new(AtomicBool::new(is_so)));
+        let (file, in_use) = watch::channel(followed(KUBECONFIG));
+        let guest = cluster.guest.client(User::CloudControllerManager);
+        let harvester = of_two_servers(&cluster, &is_elsewhere, &may_read_vms);
+        let parts = Parts::new(guest, harvester, Clock::starting_at(cluster.start()));
+        let parts = Parts { followed: Some(in_use), ..parts };
+        let ccm = Ccm::start_parts(&cluster, parts, |settings| {
+            settings.rules.cluster = GuestCluster::default_name();
+        })
+        .await;
+        join(&cluster, "worker-1", "worker-1", "").await;
+        announced_service(&cluster, "{}").await;
+        let wrong = json!({"metadata": {"annotations": {"cloudprovider.harvesterhci.io/ipam": "static"}}});
+        cluster.guest.patch::<Service>("shop/web", wrong).await;
+        rest(&cluster).await;
+        may_read_vms.store(false, Ordering::SeqCst);
+        is_elsewhere.store(true, Ordering::SeqCst);
+        file.send_replace(followed(&KUBECONFIG.replace("harvester.example", "other.example")));
+        rest(&cluster).await;
+        let served = service(&cluster).await.unwrap();
+        assert_eq!(annotation(&served, LOADBALANCER_IPS), Some("127.9.0.1"));
+        assert_eq!((ingress(&served), told(&cluster, "AddressTakenBack").await), (vec!["127.9.0.1".to_owned()], 0));
+        may_read_vms.store(true, Ordering::SeqCst);
+        until(&cluster, "the address goes", async || ingress(&service(&cluster).await.unwrap()).is_empty()).await;
         ccm.stop().await;
     }
 

@@ -584,7 +584,8 @@ test_cluster::component_tests! {
         cluster.guest.delete::<Service>("shop/web").await;
         cluster.settle().await;
         assert!(object_of(&cluster, "web").await.unwrap().metadata.deletion_timestamp.is_none());
-        of_type("LoadBalancer").await;
+        let again = of_type("LoadBalancer").await;
+        assert_eq!(ingress(&again), ["127.9.0.1"], "kube-vip does not write it a second time");
         assert_eq!(shared(&cluster, "shop/api").await, is("127.9.0.1", "shop.web"));
         cluster.guest.delete::<Service>("shop/api").await;
         cluster.settle().await;

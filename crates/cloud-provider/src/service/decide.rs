@@ -98,11 +98,10 @@ fn provide(seen: &Seen) -> Plan {
             return plan;
         }
         LoadBalancerState::Absent => {
+            // annotations first: who stops in between finds in the status what was to go
+            plan.steps.extend(prepare.filter(|_| seen.has_write));
             plan.steps.extend(withdrawal(seen));
-            if seen.has_write {
-                plan.steps.extend(prepare);
-                plan.steps.push(Step::Apply);
-            }
+            plan.steps.extend(seen.has_write.then_some(Step::Apply));
             plan.events.extend(view.waiting.as_ref().map(|why| failed_sync(ENSURE, why)));
             return plan;
         }

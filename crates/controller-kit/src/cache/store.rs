@@ -24,6 +24,8 @@ pub(super) struct Store<K> {
     relisting: Option<HashSet<ObjectKey>>,
     /// UIDs of objects whose end we learned before the watch, which may still tell of their last changes.
     ended: HashSet<String>,
+    /// What the list that is to come, or is coming in, has not named yet is another server's.
+    is_elsewhere: bool,
 }
 
 impl<K> Default for Store<K> {
@@ -34,6 +36,7 @@ impl<K> Default for Store<K> {
             watched: 0,
             relisting: None,
             ended: HashSet::new(),
+            is_elsewhere: false,
         }
     }
 }
@@ -66,17 +69,41 @@ impl<K: Watched> Store<K> {
         self.relisting = Some(HashSet::new());
     }
 
+    /// Another server is watched from now on. What the former one had is shown until the list of this one has come, and no
+    /// version of the two is compared.
+    pub(super) fn moves_elsewhere(&mut self) {
+        self.is_elsewhere = true;
+        self.watched = 0;
+        self.ended.clear();
+        // what is written from now on is written there
+        self.relist_begins();
+    }
+
     pub(super) fn relisted(&mut self, read: Read<K>) -> Option<Change<K>> {
         let key = key_of(&read);
-        if let Some(named) = &mut self.relisting {
-            named.insert(key);
+        if !self.names_first(&key) {
+            return self.applied(read);
         }
-        self.applied(read)
+        let former = self.objects.remove(&key);
+        let change = self.applied(read);
+        let Some(former) = former else { return change };
+        let new = change.and_then(|change| change.new);
+        let is_same = new
+            .as_ref()
+            .is_some_and(|new| new.uid() == former.uid() && version_of(&**new) == version_of(&*former));
+        (!is_same).then(|| Change { key, old: Some(former), new })
+    }
+
+    /// Notes that the list that is under way, or a write meanwhile, names this object. Answers whether what is known of it is
+    /// another server's.
+    fn names_first(&mut self, key: &ObjectKey) -> bool {
+        self.relisting.as_mut().is_some_and(|named| named.insert(key.clone())) && self.is_elsewhere
     }
 
     /// Objects that the list did not name are gone, unless we wrote them after the list had begun.
     pub(super) fn relist_ends(&mut self) -> Vec<Change<K>> {
         let Some(named) = self.relisting.take() else { return Vec::new() };
+        self.is_elsewhere = false;
         self.ended.clear();
         self.malformed.retain(|key, _| named.contains(key));
         let gone: Vec<_> = self.objects.keys().filter(|key| !named.contains(*key)).cloned().collect();
@@ -130,11 +157,9 @@ impl<K: Watched> Store<K> {
     /// Of a write that did not end its object ([`is_over`]).
     pub(super) fn wrote(&mut self, object: Arc<K>) -> Option<Change<K>> {
         let (key, version) = (ObjectKey::of(&*object), version_of(&*object));
-        if let Some(named) = &mut self.relisting {
-            named.insert(key.clone());
-        }
+        let is_known_elsewhere = self.names_first(&key);
         match self.objects.get(&key) {
-            Some(known) if version_of(&**known) >= version => None,
+            Some(known) if !is_known_elsewhere && version_of(&**known) >= version => None,
             // the watch has passed this version and the object is not there: it was deleted after our write
             None if version <= self.watched && self.relisting.is_none() => None,
             _ => Some(self.insert(key, object)),
@@ -262,6 +287,49 @@ mod tests {
 
         known.relist_begins();
         known.wrote(map("b", 9));
+        assert!(known.relist_ends().is_empty());
+        assert_eq!(version(&known), Some(9));
+    }
+
+    /// One that was rebuilt, or restored from a copy, has objects of the same names, and counts from below.
+    #[test]
+    fn the_list_of_another_server_replaces_what_the_former_one_had_whatever_its_versions_are() {
+        let mut known = Store::default();
+        known.applied(Ok(map("a", 9)));
+        known.moves_elsewhere();
+        assert_eq!(version(&known), Some(9), "it is shown until then");
+        known.relist_begins();
+        let change = known.relisted(Ok(map("b", 3))).expect("it is another object");
+        assert_eq!(
+            [change.old, change.new].map(|it| it.and_then(|it| it.uid())),
+            ["a", "b"].map(|it| Some(it.to_owned()))
+        );
+        assert!(known.relist_ends().is_empty());
+        assert!(known.applied(Ok(map("b", 4))).is_some());
+        known.deleted(Ok(map("b", 5)));
+        assert!(known.wrote(map("c", 6)).is_some(), "its watch has passed 5");
+        assert_eq!(version(&known), Some(6));
+    }
+
+    #[test]
+    fn what_we_write_at_another_server_replaces_what_the_former_one_had_and_outlives_the_list() {
+        let mut known = Store::default();
+        known.applied(Ok(map("a", 9)));
+        known.moves_elsewhere();
+        known.relist_begins();
+        assert!(known.wrote(map("b", 4)).is_some());
+        assert!(known.relisted(Ok(map("b", 3))).is_none(), "it was listed before");
+        assert!(known.relist_ends().is_empty());
+        assert_eq!(version(&known), Some(4));
+    }
+
+    #[test]
+    fn an_object_that_is_the_same_at_another_address_of_one_server_is_not_told_again() {
+        let mut known = Store::default();
+        known.applied(Ok(map("a", 9)));
+        known.moves_elsewhere();
+        known.relist_begins();
+        assert!(known.relisted(Ok(map("a", 9))).is_none());
         assert!(known.relist_ends().is_empty());
         assert_eq!(version(&known), Some(9));
     }

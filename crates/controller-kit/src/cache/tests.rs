@@ -127,6 +127,54 @@ async fn a_stale_watch_is_listed_anew_and_its_cache_is_not_ready_until_then() {
     assert!(once.is_ready());
 }
 
+/// The server that refused may have been another one.
+#[tokio::test(start_paused = true)]
+async fn a_broken_watch_that_is_to_list_anew_does_so_at_once() {
+    let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
+    let maps = Api::<ConfigMap>::namespaced(server.client("admin"), "default");
+    let cache = Cache::start(&tasks, maps, watcher::Config::default());
+    cache.ready().await;
+    let (user, verb) = (Some("admin".to_owned()), Some("list".to_owned()));
+    server.faults().add(Rule { user, verb, ..Rule::new(Answer::Code(503)) });
+    server.faults().expire_watches();
+    // the last try was after 22 s, and the next one comes after 32 s
+    sleep(Duration::from_secs(23)).await;
+    assert!(cache.watch_error().is_some());
+    server.faults().clear();
+    cache.relist();
+    timeout(Duration::from_secs(1), cache.ready()).await.unwrap();
+    assert_eq!(cache.watch_error(), None);
+}
+
+#[test]
+fn a_cache_that_is_to_list_anew_is_ready_with_that_list_alone_and_of_another_server_it_keeps_no_version() {
+    let event = |version: u64| -> Undecoded {
+        let metadata =
+            json!({"name": "a", "uid": version.to_string(), "resourceVersion": version.to_string()});
+        serde_json::from_value(json!({"metadata": metadata})).unwrap()
+    };
+    for (is_elsewhere, expected) in [(false, "9"), (true, "3")] {
+        let cache = Cache::<ConfigMap>::keeping(Box::new(|_| ()), Some(Arc::default()));
+        cache.on_event(watcher::Event::Apply(event(9)));
+        if is_elsewhere {
+            cache.relist_elsewhere();
+        } else {
+            cache.relist();
+        }
+        // a list that was under way
+        cache.on_event(watcher::Event::InitDone);
+        cache.begins_anew();
+        assert!(!cache.is_ready());
+        cache.on_event(watcher::Event::Init);
+        cache.on_event(watcher::Event::InitApply(event(3)));
+        cache.on_event(watcher::Event::InitDone);
+        assert!(cache.is_ready());
+        let versions: Vec<_> =
+            cache.list().iter().filter_map(|map| map.metadata.resource_version.clone()).collect();
+        assert_eq!(versions, [expected]);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_was_read_is_known_unless_its_end_or_a_list_may_be_newer() {
     let map = |version: &str| -> ConfigMap {

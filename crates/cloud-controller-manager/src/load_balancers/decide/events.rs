@@ -38,11 +38,20 @@ pub(super) fn taken_back(service: &Service, lost: &str) -> PendingEvent {
     gone(service, lost, &sentence)
 }
 
-/// Somebody deleted the object that held the address, and no other is made.
+/// Somebody deleted the object that held the address, and no other can be made.
 pub(super) fn orphaned(service: &Service, lost: &str) -> PendingEvent {
+    deleted(service, lost, "and cannot be made again")
+}
+
+/// As above, and no other is made while the Service waits for a primary.
+pub(super) fn orphaned_while_it_waits(service: &Service, lost: &str) -> PendingEvent {
+    deleted(service, lost, "and is not made again while the Service asks for the address of another one")
+}
+
+fn deleted(service: &Service, lost: &str, why_none: &str) -> PendingEvent {
     let sentence = format!(
-        "the LoadBalancer object of this Service was deleted in Harvester and cannot be made again, so its address {} may \
-         be given to another and is announced no more",
+        "the LoadBalancer object of this Service was deleted in Harvester {why_none}, so its address {} may be given to \
+         another and is announced no more",
         latest(lost)
     );
     gone(service, lost, &sentence)

@@ -54,7 +54,10 @@ pub(super) fn decide(
             let given = given(service, Some(&**object));
             let (handed, published) = hand_over(service, &served, given.as_deref());
             annotations.extend(handed);
-            record_address_of_go_program(&mut annotations);
+            // what was not given before is what somebody else asks for, by chance the same
+            if given.is_some() {
+                record_address_of_go_program(&mut annotations);
+            }
             publish = published;
         }
     }
@@ -187,14 +190,16 @@ pub(super) fn hand_over(
 /// Whether the Service gets just what was withdrawn from it, and kube-vip announces that still, as far as its annotation
 /// tells. It writes an address once (docs/contract/kube-vip.md#written-once), so the status is written here. That comes
 /// before kube-vip is asked again: who stops in between finds it there, and kube-vip takes the same from the status. The
-/// address of a lease only kube-vip knows.
+/// address of a lease only kube-vip knows. A status that has any entry, a host name too, is somebody's own.
 fn comes_back(service: &Service, ips: &str, given: Option<&str>) -> bool {
     let has = |key: &str| service.annotations().get(key).is_some_and(|text| !text.is_empty());
-    given == Some(ips)
+    let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let entries = status.and_then(|status| status.ingress.as_deref()).unwrap_or_default();
+    given.is_some_and(|given| latest(given) == ips)
         && ips != DHCP_ADDRESS
         && has(annotations::KUBE_VIP_VIP_HOST)
         && !has(annotations::KUBE_VIP_LOADBALANCER_IPS)
-        && ingress(service).is_empty()
+        && entries.is_empty()
 }
 
 /// The addresses among those `given` whose family has none now. One of a family that has another address stays until

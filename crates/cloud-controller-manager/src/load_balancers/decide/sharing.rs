@@ -222,7 +222,10 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
         if let Some(given) = given.filter(|_| path == Datapath::Guest && asked.is_none_or(String::is_empty)) {
             // it was of another type for a while, or was to let go of the address
             let latest = handover::latest(&given);
-            view.annotations.insert(annotations::KUBE_VIP_LOADBALANCER_IPS.to_owned(), Some(latest));
+            let addresses: Vec<_> = listed(&latest).collect();
+            let (handed, publish) = handover::hand_over(service, &addresses, Some(&given));
+            view.annotations.extend(handed);
+            view.publish = publish;
         }
         events.extend(events::overdue_announcement(seen));
         view.again = again(seen);
@@ -241,7 +244,8 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
     if path == Datapath::Guest
         && let Some(lost) = given
     {
-        let told = if seen.held == Held::Nothing { events::orphaned } else { events::taken_back };
+        let is_orphaned = seen.held == Held::Nothing;
+        let told = if is_orphaned { events::orphaned_while_it_waits } else { events::taken_back };
         events.extend((!revoked && (shows || is_asked)).then(|| told(service, &lost)));
         view.annotations.extend(handover::withdrawing(service, lost));
     }

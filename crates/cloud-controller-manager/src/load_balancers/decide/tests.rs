@@ -494,7 +494,7 @@ fn annotation_changes(pairs: &[(&str, Option<&str>)]) -> Annotations {
 fn what_is_handed_over_is_recorded(#[case] there: &[(&str, &str)], #[case] after: &[(&str, Option<&str>)]) {
     let annotations: BTreeMap<_, _> = there.iter().copied().collect();
     let waits = service(&json!(annotations), &json!({}));
-    let given = object("cluster", &json!({"allocatedAddress": {"ip": "10.0.0.7"}}));
+    let given = object("cluster", &json!({"address": "10.0.0.7", "allocatedAddress": {"ip": "10.0.0.7"}}));
     let decision = decided(&waits, Some(&given), |_| {});
     assert_eq!(
         (decision.view.annotations, decision.view.publish),

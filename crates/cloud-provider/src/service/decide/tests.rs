@@ -133,6 +133,16 @@ fn publishing(seen: &mut Seen) {
         seen.published = ip("10.0.0.9");
     }),
     vec![Step::Unpublish])]
+#[case::taken_back_and_one_is_made_again(
+    with(wanted(ABSENT), |seen| {
+        has_finalizer(seen);
+        seen.view.annotations = unset(&["vip"]);
+        seen.view.publish = Publish::Withdrawn;
+        seen.annotations = annotations(&[("vip", "10.0.0.9")]);
+        seen.published = ip("10.0.0.9");
+    }),
+    vec![Step::Prepare { add_finalizer: false, annotations: unset(&["vip"]), labels: Labels::new() }, Step::Unpublish,
+        Step::Apply])]
 #[case::not_made_anew_while_the_old_one_leaves(with(wanted(DELETING), has_finalizer), vec![])]
 #[case::refused_nothing_is_created(with(wanted(ABSENT), |seen| seen.has_write = false), vec![])]
 #[case::refused_what_exists_stays_as_it_is(

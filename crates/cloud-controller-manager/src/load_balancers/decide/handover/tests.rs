@@ -225,9 +225,19 @@ fn an_address_of_the_go_program_is_recorded_while_its_object_stands() {
     }
 }
 
+/// Its user asked kube-vip for the address before Harvester gave it.
+#[test]
+fn an_address_that_somebody_else_asks_for_is_not_recorded_as_given() {
+    let object = object("cluster", &json!({"allocatedAddress": {"ip": "10.0.0.9"}}));
+    let asks = service(&json!({ASKED: "10.0.0.9"}), &json!({}));
+    assert_eq!(decided(&asks, Some(&object), |_| {}).view.annotations.get(GIVEN), None);
+}
+
 /// kube-vip announces it still, and writes nothing a second time. Where the process ends in between, the next one goes on.
 #[rstest]
 #[case::announced_still("10.0.0.9", Some("worker-1"), "10.0.0.9", true)]
+// withdrawn before kube-vip had written it over the former one
+#[case::the_latest_of_several("10.0.0.9,10.0.0.7", Some("worker-1"), "10.0.0.9", true)]
 #[case::announced_by_nobody("10.0.0.9", None, "10.0.0.9", false)]
 #[case::another_address("10.0.0.8", Some("worker-1"), "10.0.0.9", false)]
 #[case::a_lease(DHCP_ADDRESS, Some("worker-1"), DHCP_ADDRESS, false)]
@@ -251,6 +261,19 @@ fn an_address_that_comes_back_is_shown_before_kube_vip_is_asked_for_it_again(
     let then = decided(&had, Some(&object), |_| {});
     assert_eq!(then.view.annotations[ASKED].as_deref(), Some(allocated));
     assert_eq!(then.view.publish, Publish::NotOurs);
+}
+
+/// Its user shows a host name in place of the address, and kube-vip does not write over it.
+#[test]
+fn a_status_with_a_host_name_stays_as_it_is_when_the_address_comes_back() {
+    let mut had =
+        service(&json!({GIVEN: "10.0.0.9", annotations::KUBE_VIP_VIP_HOST: "worker-1"}), &json!({}));
+    had.status =
+        serde_json::from_value(json!({"loadBalancer": {"ingress": [{"hostname": "a.example"}]}})).unwrap();
+    let object = object("cluster", &json!({"allocatedAddress": {"ip": "10.0.0.9"}}));
+    let view = decided(&had, Some(&object), |_| {}).view;
+    assert_eq!(view.publish, Publish::NotOurs);
+    assert_eq!(view.annotations[ASKED].as_deref(), Some("10.0.0.9"));
 }
 
 /// Its own object is not made, and the primary has another address by now, or none.

@@ -188,11 +188,10 @@ fn an_address_of_its_own_that_is_gone_is_withdrawn_while_it_waits() {
     let waits = Sharing::Waits("shop/main is not there".into());
     let decision = decided(&service, None, |seen| seen.sharing = waits);
     let told = decision.events.iter().find(|event| event.reason == "AddressTakenBack").expect("it is told");
-    assert!(
-        told.message.starts_with("the LoadBalancer object of this Service was deleted"),
-        "{}",
-        told.message
-    );
+    let expected = "the LoadBalancer object of this Service was deleted in Harvester and is not made again while the \
+        Service asks for the address of another one, so its address 10.0.0.7 may be given to another and is announced no \
+        more";
+    assert_eq!(told.message, expected);
     let view = decision.view;
     assert_eq!((view.annotations.get(IPS), &view.publish), (Some(&None), &Publish::Withdrawn));
     assert_eq!(view.labels, Labels::new());
@@ -500,6 +499,24 @@ fn a_service_that_keeps_a_shared_address_asks_kube_vip_for_it_after_another_type
     let told = &early.events[0].message;
     assert!(told.contains("it keeps 10.0.0.9, which its status does not show yet"), "{told}");
     assert_eq!(reasons(&of(Duration::from_secs(60))), ["WaitingForPrimary", "AddressNotPublished"]);
+}
+
+/// kube-vip announces it still, and writes nothing a second time.
+#[test]
+fn a_service_that_keeps_a_shared_address_shows_it_again_before_kube_vip_is_asked_for_it() {
+    let record =
+        json!({annotations::ALLOCATED_ADDRESS: "10.0.0.9", annotations::KUBE_VIP_VIP_HOST: "worker-1"});
+    let of = |shown| {
+        decided(&asking(&record, Some("shop.main"), shown), None, |seen| {
+            seen.sharing = Sharing::Waits("service shop/main is being deleted".into());
+            seen.held = Held::Valid;
+        })
+        .view
+    };
+    let first = of(None);
+    assert_eq!((&first.publish, first.annotations.get(IPS)), (&Publish::Addresses(ip("10.0.0.9")), None));
+    let then = of(Some("10.0.0.9"));
+    assert_eq!((&then.publish, then.annotations[IPS].as_deref()), (&Publish::NotOurs, Some("10.0.0.9")));
 }
 
 #[test]

@@ -175,8 +175,7 @@ impl Watches {
         });
     }
 
-    /// Reads these past watches that are silent, and has silent watches listed anew where one does not deliver what was read.
-    /// Where that was done lately, the caches know what was read all the same.
+    /// Reads these past watches that are silent. Each watch is judged by itself: one that tells of others is waited for longer.
     async fn compare(&self, claim: &ObjectKey, machines: &[ObjectKey]) {
         let watched = {
             let state = self.state();
@@ -186,26 +185,26 @@ impl Watches {
         let (watched_machines, watched_instances, watched_claims) = &watched;
         let host = &self.0.host;
         let of_machines = join_all(machines.iter().map(async |key| {
-            let machine = past(watched_machines, host.machines(), key);
-            tokio::join!(machine, past(watched_instances, host.instances(), key))
+            let machine = self.look_past(watched_machines, host.machines(), key);
+            tokio::join!(machine, self.look_past(watched_instances, host.instances(), key));
         }));
         let of_claim = async {
-            match watched_claims {
-                Some(claims) => past(claims, host.claims(), claim).await,
-                None => None,
+            if let Some(claims) = watched_claims {
+                self.look_past(claims, host.claims(), claim).await;
             }
         };
-        let (of_machines, of_claim) = tokio::join!(of_machines, of_claim);
-        if of_claim.is_some() || of_machines.iter().any(|(vm, vmi)| vm.is_some() || vmi.is_some()) {
-            self.relist_silent();
+        tokio::join!(of_machines, of_claim);
+    }
+
+    /// Has the cache know what a read shows that its silent watch does not deliver, and silent watches listed anew. What has gone
+    /// meanwhile is not in that list.
+    async fn look_past<K: Watched>(&self, cache: &Cache<K>, api: Api<K>, key: &ObjectKey) {
+        match past(cache, api, key).await {
+            Some(Read::There(object)) => cache.saw(object),
+            Some(Read::Gone(uid)) => cache.gone(key, &uid),
+            None => return,
         }
-        for (key, (machine, instance)) in machines.iter().zip(of_machines) {
-            feed(watched_machines, key, machine);
-            feed(watched_instances, key, instance);
-        }
-        if let Some(claims) = watched_claims {
-            feed(claims, claim, of_claim);
-        }
+        self.relist_silent();
     }
 
     fn relist_silent(&self) {
@@ -438,14 +437,6 @@ async fn past<K: Watched>(cache: &Cache<K>, api: Api<K>, key: &ObjectKey) -> Opt
 /// Whether the API server says that there is no such object; a proxy on the way has answers of this code too.
 fn is_about(answer: &Status, name: &str) -> bool {
     answer.is_not_found() && answer.details.as_ref().is_some_and(|details| details.name == name)
-}
-
-fn feed<K: Watched>(cache: &Cache<K>, key: &ObjectKey, read: Option<Read<K>>) {
-    match read {
-        Some(Read::There(object)) => cache.saw(object),
-        Some(Read::Gone(uid)) => cache.gone(key, &uid),
-        None => {}
-    }
 }
 
 fn config() -> watcher::Config {

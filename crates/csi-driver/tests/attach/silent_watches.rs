@@ -250,6 +250,30 @@ async fn a_machine_that_is_written_all_the_time_hides_no_silent_watch_of_instanc
     bed.tasks.end().await;
 }
 
+/// In the ten seconds that the caller of a detachment waits. Others tell of another machine all the time, and lists are slow.
+#[tokio::test(start_paused = true)]
+async fn a_busy_namespace_hides_no_silent_watch_of_instances_from_a_detachment() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    driver.publish("a").await.unwrap();
+    bed.works.store(false, Ordering::Relaxed);
+    bed.silence_one_watch_of("p1", Some("virtualmachineinstances")).await;
+    bed.keeps_changing("b", Duration::from_millis(200));
+    bed.server.faults().add(Rule {
+        user: Some("p1".to_owned()),
+        verb: Some("list".to_owned()),
+        ..Rule::new(Answer::Delay(Duration::from_secs(5)))
+    });
+    let host = async {
+        sleep(Duration::from_secs(1)).await;
+        bed.works.store(true, Ordering::Relaxed);
+        bed.wake();
+    };
+    let (answer, ()) = tokio::join!(driver.unpublish("a"), host);
+    answer.unwrap();
+    bed.tasks.end().await;
+}
+
 /// The watch of machines alone is held, and the disk came by an earlier call.
 #[tokio::test(start_paused = true)]
 async fn a_disk_of_ours_from_an_earlier_call_is_looked_for_elsewhere_too() {

@@ -15,9 +15,9 @@ use crate::cluster_setup::{STOPPED, VMS, is_of_services};
 const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
-/// The Nodes of the last look: UID, and provider ID.
+/// The Nodes of the last look: UID, name, and provider ID.
 #[derive(Debug, Default)]
-pub(crate) struct NodesSeen(BTreeMap<String, Option<String>>);
+pub(crate) struct NodesSeen(BTreeMap<String, (String, Option<String>)>);
 
 impl NodesSeen {
     /// At any time.
@@ -26,17 +26,19 @@ impl NodesSeen {
     /// Where a Node was removed whose VM is there.
     pub(crate) async fn look(&mut self, cluster: &TestCluster) {
         let nodes = cluster.guest.list::<Node>().await;
-        let now: BTreeMap<_, _> = nodes
-            .iter()
-            .map(|node| (node.uid().unwrap_or_default(), provider_id(node).map(str::to_owned)))
-            .collect();
+        let seen = |node: &Node| (node.name_any(), provider_id(node).map(str::to_owned));
+        let now: BTreeMap<_, _> =
+            nodes.iter().map(|node| (node.uid().unwrap_or_default(), seen(node))).collect();
         let gone: Vec<_> = self.0.iter().filter(|(uid, _)| !now.contains_key(*uid)).collect();
         let vms = if gone.is_empty() { vec![] } else { cluster.harvester.list::<VirtualMachine>().await };
-        for (_, provider_id) in gone {
-            assert!(provider_id.is_some(), "a Node was removed that nobody had initialised");
-            let vm = vms.iter().find(|vm| is_of(provider_id.as_deref(), vm));
-            let vm = vm.filter(|vm| vm.metadata.deletion_timestamp.is_none()).map(ResourceExt::name_any);
-            assert_eq!(vm, None, "the Node of this VM was removed");
+        for (_, (name, provider_id)) in gone {
+            // one without provider ID was initialised since, by the late write of a stopped program it may be
+            let is_its = |vm: &&VirtualMachine| match provider_id.as_deref() {
+                Some(_) => is_of(provider_id.as_deref(), vm),
+                None => vm.name_any() == *name,
+            };
+            let vm = vms.iter().find(is_its).filter(|vm| vm.metadata.deletion_timestamp.is_none());
+            assert_eq!(vm.map(ResourceExt::name_any), None, "the VM of Node {name}, which was removed");
         }
         self.0 = now;
     }

@@ -11,6 +11,7 @@ mod json_text;
 mod object_key;
 mod queue;
 mod raw_object;
+pub mod refusal;
 mod retry_after;
 
 pub use cache::{Cache, Change, Watched};

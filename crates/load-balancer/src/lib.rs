@@ -35,7 +35,6 @@ mod metrics;
 mod ownership;
 mod pool;
 mod record_gc;
-mod refusal;
 mod reuse;
 mod rights;
 mod run;

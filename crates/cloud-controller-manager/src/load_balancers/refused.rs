@@ -6,6 +6,7 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
+use controller_kit::refusal::is_lasting;
 use kube::core::Status;
 use tokio::time::Instant;
 
@@ -50,15 +51,6 @@ impl RefusedCreations {
     fn all(&self) -> MutexGuard<'_, HashMap<String, Refusals>> {
         self.0.lock().expect("no panic while remembering")
     }
-}
-
-/// Whether the server answers the same request in the same way until somebody changes the Service, a rule or a right. A
-/// webhook chooses the status code, so the code alone does not tell a denial; the API server adds these words to each.
-fn is_lasting(answer: &Status) -> bool {
-    // 404 for a POST: the namespace or the kind is not there yet
-    let may_pass = matches!(answer.code, 401 | 404 | 408 | 409 | 429);
-    let is_denied = ["denied the request", "denied request"].iter().any(|it| answer.message.contains(it));
-    matches!(answer.code, 400..500) && !may_pass || is_denied
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use controller_kit::{Cache, ObjectKey, RawObject, replace};
+use controller_kit::{Cache, ObjectKey, RawObject, refusal, replace};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{DeleteParams, PostParams, Preconditions};
@@ -11,7 +11,7 @@ use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::{caches::is_trimmed, ownership::is_labelled, refusal};
+use crate::{caches::is_trimmed, ownership::is_labelled};
 
 /// The write that an object needs, if it needs one.
 #[derive(Clone, Debug, PartialEq)]

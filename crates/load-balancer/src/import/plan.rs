@@ -5,7 +5,7 @@ use std::{
     net::IpAddr,
 };
 
-use controller_kit::ObjectKey;
+use controller_kit::{ObjectKey, refusal};
 use harvester_api::{
     IPPool, IPPoolSpec, IPPoolStatus, PoolRange, PoolScope, PoolSelector, annotations, labels,
 };
@@ -14,10 +14,7 @@ use kube::{ResourceExt, core::Status};
 use serde_json::Value;
 
 use super::in_use::{Holders, InUse};
-use crate::{
-    pool::{RECORD_LIMIT, bytes_in_store},
-    refusal,
-};
+use crate::pool::{RECORD_LIMIT, bytes_in_store};
 
 /// Name of the pool for everybody.
 pub(super) const GLOBAL: &str = "global";

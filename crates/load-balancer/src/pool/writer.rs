@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use controller_kit::{Cache, ObjectKey, RawObject, replace};
+use controller_kit::{Cache, ObjectKey, RawObject, refusal, replace};
 use harvester_api::IPPool;
 use ip_pools::CheckedPool;
 use ipam::Turns;
@@ -28,7 +28,7 @@ use super::{
     orphans::Orphans,
     reservations::{Reservations, Reserved},
 };
-use crate::{caches::Caches, refusal, status_reverted};
+use crate::{caches::Caches, status_reverted};
 use pace::Pace;
 
 /// A conflict means that somebody else wrote the pool; so many in a row mean that something is wrong.

@@ -2,14 +2,13 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use controller_kit::error_message;
+use controller_kit::{error_message, refusal};
 use ipam::Family;
 use tokio::time::Instant;
 
 use crate::{
     controller::UNWATCHED_AGAIN,
     pool::{Failure, Order, Refused, batch::Answer, writer},
-    refusal,
 };
 
 /// So many rounds in a row may come to nothing because pools changed meanwhile: where they change all the time, no refusal

@@ -4,12 +4,12 @@ use kube::core::Status;
 
 /// Whether admission denied the request. The server passes on whatever code from 400 a webhook gives, and 400 where it gives
 /// none; the words are the server's own, for webhooks and for policies.
-pub(crate) fn is_denial(status: &Status) -> bool {
+pub fn is_denial(status: &Status) -> bool {
     ["denied the request", "denied request"].iter().any(|words| status.message.contains(words))
 }
 
 /// Whether the server answers the same request of ours in the same way until somebody changes the object, a rule or a right.
-pub(crate) fn is_lasting(status: &Status) -> bool {
+pub fn is_lasting(status: &Status) -> bool {
     // 404 for a POST: the namespace or the kind is not there yet
     let may_pass = matches!(status.code, 401 | 404 | 408 | 409 | 429);
     matches!(status.code, 400..500) && !may_pass || is_denial(status)
@@ -17,12 +17,12 @@ pub(crate) fn is_lasting(status: &Status) -> bool {
 
 /// Whether nothing but another object, or another rule, ends the refusal. A right may be granted and a quota freed at any
 /// time.
-pub(crate) fn is_about_the_object(status: &Status) -> bool {
+pub fn is_about_the_object(status: &Status) -> bool {
     is_lasting(status) && status.code != 403 || is_denial(status)
 }
 
 /// Whether the request changed nothing and never will: a server that gave up waiting for etcd may still store it.
-pub(crate) fn stored_nothing(status: &Status) -> bool {
+pub fn stored_nothing(status: &Status) -> bool {
     status.code < 500 || is_denial(status)
 }
 

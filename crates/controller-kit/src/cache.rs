@@ -394,10 +394,15 @@ async fn follow(
     config: watcher::Config,
     relist: Arc<Notify>,
     on_result: Box<dyn Fn(WatchResult) + Send>,
-    on_anew: Box<dyn Fn() + Send>,
+    on_anew: Box<dyn Fn() + Send + Sync>,
 ) {
     let kind = api.resource_url().to_owned();
     let begin = || watcher(api.clone(), config.clone()).boxed();
+    let begin_anew = || {
+        tracing::info!(kind, "listing and watching anew");
+        on_anew();
+        begin()
+    };
     // not the watcher's own back-off: that one begins anew with every list that it tries
     let (mut events, mut backoff) = (begin(), WatchBackoff::default());
     let mut is_broken = false;
@@ -410,9 +415,7 @@ async fn follow(
                 continue;
             }
             () = relist.notified() => {
-                tracing::info!(kind, "listing and watching anew");
-                on_anew();
-                events = begin();
+                events = begin_anew();
                 continue;
             }
         };
@@ -439,9 +442,7 @@ async fn follow(
                     () = sleep(retry_in) => {}
                     // what broke may have been another server's
                     () = relist.notified() => {
-                        tracing::info!(kind, "listing and watching anew");
-                        on_anew();
-                        events = begin();
+                        events = begin_anew();
                         backoff.works();
                     }
                 }

@@ -10,10 +10,13 @@ use std::{
     time::Duration,
 };
 
-use controller_kit::Cache;
+use controller_kit::{Cache, Watched};
 use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations::CSI_ATTACH};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams},
+};
 use serde_json::json;
 use tokio::{
     sync::{OnceCell, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock},
@@ -220,16 +223,23 @@ impl<'a> Session<'a> {
 
     /// Lists all machines, uncached.
     async fn list_machines(&self) -> Result<Vec<VirtualMachine>, Refusal> {
-        let host = &self.attacher.host;
-        let doing = || format!("list the VirtualMachines of namespace {} on the host", host.namespace());
+        self.list_all(self.attacher.host.machines(), hotplug::trim_machine).await
+    }
+
+    async fn list_instances(&self) -> Result<Vec<VirtualMachineInstance>, Refusal> {
+        self.list_all(self.attacher.host.instances(), hotplug::trim_instance).await
+    }
+
+    async fn list_all<K: Watched>(&self, api: Api<K>, trim: impl Fn(&mut K)) -> Result<Vec<K>, Refusal> {
+        let namespace = self.attacher.host.namespace();
+        let doing = || format!("list the {}s of namespace {namespace} on the host", K::kind(&()));
         let (mut all, mut page) = (Vec::new(), ListParams::default().limit(PAGE));
         loop {
-            let list = host.machines().list(&page).await;
-            let list = list.map_err(|error| Refusal::of_host(&doing(), &error))?;
-            for mut vm in list.items {
-                hotplug::trim_machine(&mut vm);
-                all.push(vm);
-            }
+            let list = api.list(&page).await.map_err(|error| Refusal::of_host(&doing(), &error))?;
+            all.extend(list.items.into_iter().map(|mut object| {
+                trim(&mut object);
+                object
+            }));
             match list.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => page = page.continue_token(&token),
                 None => return Ok(all),
@@ -262,7 +272,7 @@ impl<'a> Session<'a> {
         let watched = if is_fresh { None } else { self.call.instances().await };
         let instances = match watched {
             Some(instances) => instances.list(),
-            None => self.list_instances().await?,
+            None => self.list_instances().await?.into_iter().map(Arc::new).collect(),
         };
         let by_name: HashMap<_, _> =
             instances.iter().filter_map(|vmi| Some((vmi.metadata.name.as_deref()?, vmi.as_ref()))).collect();
@@ -283,25 +293,6 @@ impl<'a> Session<'a> {
         with.retain(|name| Some(name.as_str()) != without);
         with.sort();
         Ok(with)
-    }
-
-    async fn list_instances(&self) -> Result<Vec<Arc<VirtualMachineInstance>>, Refusal> {
-        let host = &self.attacher.host;
-        let doing =
-            || format!("list the VirtualMachineInstances of namespace {} on the host", host.namespace());
-        let (mut all, mut page) = (Vec::new(), ListParams::default().limit(PAGE));
-        loop {
-            let list = host.instances().list(&page).await;
-            let list = list.map_err(|error| Refusal::of_host(&doing(), &error))?;
-            for mut vmi in list.items {
-                hotplug::trim_instance(&mut vmi);
-                all.push(Arc::new(vmi));
-            }
-            match list.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => page = page.continue_token(&token),
-                None => return Ok(all),
-            }
-        }
     }
 
     /// What the machine of an annotation has, read uncached.

@@ -406,8 +406,9 @@ impl LoadBalancers for HarvesterLoadBalancers {
         let seen = self.see(service, nodes);
         self.remember(service, seen.phase());
         let decision = decide(&seen);
-        if !matches!(decision.write, Some(Write::Create { .. })) {
-            // nothing is tried now, so the next answer is the first
+        // nothing is tried now, so the next answer is the first; VMs that are not known for a moment end no row of answers
+        let is_for_a_moment = seen.wanted && seen.backends.is_none();
+        if !matches!(decision.write, Some(Write::Create { .. })) && !is_for_a_moment {
             self.refused.forget(&service.uid().unwrap_or_default());
         }
         decision

@@ -3,13 +3,18 @@
 //!
 //! A VM that is read this way has no watch, so this has a period ([`READ_AGAIN`]).
 
-use std::{collections::HashSet, sync::Mutex, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{Mutex, MutexGuard},
+    time::Duration,
+};
 
 use controller_kit::{Action, Cache, ObjectKey, Queue, Watched};
 use harvester_api::names::PROVIDER_ID_PREFIX;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, ResourceExt, core::NamespaceResourceScope};
 use program::TaskGroup;
+use tokio::sync::Notify;
 
 use crate::{GuestVms, directory::is_uid, other_owners::may_be_a_vm, vms::provider_id, watches::Watches};
 
@@ -18,30 +23,39 @@ const READ_AGAIN: Duration = Duration::from_secs(30);
 
 /// The Nodes whose VM was read by name.
 #[derive(Debug, Default)]
-pub(crate) struct NamesRead(Mutex<HashSet<String>>);
+pub(crate) struct NamesRead {
+    nodes: Mutex<HashSet<String>>,
+    /// Rung where another server answers by now.
+    cleared: Notify,
+}
 
 impl NamesRead {
     pub(crate) fn contains(&self, node: &str) -> bool {
-        self.0.lock().expect("no panic while remembering").contains(node)
+        self.nodes().contains(node)
     }
 
     pub(crate) fn is_used(&self) -> bool {
-        !self.0.lock().expect("no panic while remembering").is_empty()
+        !self.nodes().is_empty()
     }
 
-    /// Another server answers by now.
+    /// Another server answers by now: all are read again.
     pub(crate) fn clear(&self) {
-        self.0.lock().expect("no panic while remembering").clear();
+        self.nodes().clear();
+        self.cleared.notify_one();
+    }
+
+    fn nodes(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.nodes.lock().expect("no panic while remembering")
     }
 
     /// Answers whether that is new.
     fn add(&self, node: &str) -> bool {
-        self.0.lock().expect("no panic while remembering").insert(node.to_owned())
+        self.nodes().insert(node.to_owned())
     }
 
     /// Answers whether it was there.
     fn remove(&self, node: &str) -> bool {
-        self.0.lock().expect("no panic while remembering").remove(node)
+        self.nodes().remove(node)
     }
 }
 
@@ -61,18 +75,26 @@ impl NamedReads {
             let reads = worker.clone();
             async move { Ok::<_, kube::Error>(reads.read(&key).await) }
         });
+        let (into, of) = (queue.clone(), nodes.clone());
+        let add_all = move || of.list().iter().for_each(|node| into.add(ObjectKey::of(&**node)));
         for (_, mut errors) in vms.watch_errors() {
-            let (queue, nodes) = (queue.clone(), nodes.clone());
+            let add_all = add_all.clone();
             tasks.spawn_until_stop(async move {
                 while errors.changed().await.is_ok() {
                     if errors.borrow_and_update().is_some() {
-                        for node in nodes.list() {
-                            queue.add(ObjectKey::of(&*node));
-                        }
+                        add_all();
                     }
                 }
             });
         }
+        // the words of a refusal may be the same at another server
+        let cleared = vms.clone();
+        tasks.spawn_until_stop(async move {
+            loop {
+                cleared.names_read().cleared.notified().await;
+                add_all();
+            }
+        });
         nodes.on_change(move |change| match (&change.old, &change.new) {
             (None, Some(node)) if reads.is_needed(node) => queue.add(change.key.clone()),
             (_, None) => reads.forget(&change.key.name),

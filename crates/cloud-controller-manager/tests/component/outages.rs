@@ -283,6 +283,23 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    /// The list is refused there in the same words, so no change of them tells.
+    async fn at_another_server_a_vm_that_may_only_be_read_is_read_again_at_once(cluster: TestCluster) {
+        let client = limited(&cluster, |_, path| {
+            path.ends_with("/virtualmachines") || path.ends_with("/virtualmachineinstances")
+        });
+        let (file, in_use) = watch::channel(followed(KUBECONFIG));
+        let guest = cluster.guest.client(User::CloudControllerManager);
+        let parts = Parts::new(guest, client, Clock::starting_at(cluster.start()));
+        let ccm = Ccm::start_parts(&cluster, Parts { followed: Some(in_use), ..parts }, |_| ()).await;
+        join(&cluster, "worker-1", "worker-1", "").await;
+        until(&cluster, "it is ready", async || ccm.health.readiness_report().is_empty()).await;
+        file.send_replace(followed(&KUBECONFIG.replace("harvester.example", "other.example")));
+        cluster.advance(Duration::from_secs(2)).await;
+        assert_eq!(ccm.health.readiness_report(), "");
+        ccm.stop().await;
+    }
+
     async fn readiness_does_not_rest_on_a_vm_that_was_read_by_the_name_of_a_former_node(cluster: TestCluster) {
         let client = limited(&cluster, |_, path| {
             path.ends_with("/virtualmachines") || path.ends_with("/virtualmachineinstances")

@@ -43,6 +43,6 @@ pub use cluster::Cluster;
 pub use inventory::objects;
 pub use manifests::Rights;
 pub use request::{Class, Request};
-pub use run::{Roles, on_real, on_simulated, only_on_simulated};
+pub use run::{Roles, on_real, on_simulated, on_simulated_as_on_real, only_on_simulated};
 pub use test_cluster::TestCluster;
 pub use user::{GuestCluster, Side, User};

@@ -54,11 +54,30 @@ pub fn on_simulated<Test: Future<Output = ()>>(
     roles: impl Into<Roles>,
     test: impl FnOnce(TestCluster) -> Test,
 ) {
-    let roles = roles.into();
+    simulated(roles.into(), |cluster| cluster, test);
+}
+
+/// [`on_simulated`], for a test that runs on the real servers too: what it could not do there it may not do here either.
+///
+/// # Panics
+/// When the test does.
+pub fn on_simulated_as_on_real<Test: Future<Output = ()>>(
+    roles: Roles,
+    test: impl FnOnce(TestCluster) -> Test,
+) {
+    simulated(roles, TestCluster::as_on_real, test);
+}
+
+fn simulated<Test: Future<Output = ()>>(
+    roles: Roles,
+    limited: impl FnOnce(TestCluster) -> TestCluster,
+    test: impl FnOnce(TestCluster) -> Test,
+) {
     let runtime = Builder::new_current_thread().enable_all().start_paused(true).build();
     runtime.expect("a runtime for the test").block_on(async {
         let run = async {
-            Box::pin(test(Box::pin(TestCluster::simulated(roles.rights())).await.with(roles))).await;
+            let cluster = Box::pin(TestCluster::simulated(roles.rights())).await.with(roles);
+            Box::pin(test(limited(cluster))).await;
         };
         let done = timeout(SIMULATED_TEST_WITHIN, run).await;
         done.expect("the test waits for something that nothing will bring");
@@ -128,12 +147,12 @@ macro_rules! component_tests {
     (@ [$($once:ident)*] [$($each:ident)*] [$($only:ident $why:literal,)*]) => {
         mod simulated {
             mod ours {
-                $(#[test] fn $once() { $crate::on_simulated($crate::Roles::Any($crate::Rights::Ours), super::super::$once); })*
-                $(#[test] fn $each() { $crate::on_simulated($crate::Roles::Each($crate::Rights::Ours), super::super::$each); })*
+                $(#[test] fn $once() { $crate::on_simulated_as_on_real($crate::Roles::Any($crate::Rights::Ours), super::super::$once); })*
+                $(#[test] fn $each() { $crate::on_simulated_as_on_real($crate::Roles::Each($crate::Rights::Ours), super::super::$each); })*
             }
             mod existing {
-                $(#[test] fn $once() { $crate::on_simulated($crate::Roles::Any($crate::Rights::Existing), super::super::$once); })*
-                $(#[test] fn $each() { $crate::on_simulated($crate::Roles::Each($crate::Rights::Existing), super::super::$each); })*
+                $(#[test] fn $once() { $crate::on_simulated_as_on_real($crate::Roles::Any($crate::Rights::Existing), super::super::$once); })*
+                $(#[test] fn $each() { $crate::on_simulated_as_on_real($crate::Roles::Each($crate::Rights::Existing), super::super::$each); })*
             }
         }
         mod real {

@@ -284,6 +284,7 @@ test_cluster::component_tests! {
     }
 
     /// The list is refused there in the same words, so no change of them tells.
+    #[simulated_only("the read of a minute later does not count")]
     async fn at_another_server_a_vm_that_may_only_be_read_is_read_again_at_once(cluster: TestCluster) {
         let client = limited(&cluster, |_, path| {
             path.ends_with("/virtualmachines") || path.ends_with("/virtualmachineinstances")

@@ -187,8 +187,8 @@ impl SimHarvester {
         of(Cluster::Harvester, &self.harvester_vip).chain(of(Cluster::Guest, &self.guest_vip)).collect()
     }
 
-    /// The addresses that the guest's kube-vip has left on the interfaces of a node: it passes over the events of their
-    /// Services, a deletion too.
+    /// The addresses that the guest's kube-vip has on the interfaces of a node though no Service asks for them: it passed
+    /// over what happened to their Services, a deletion too, or withdraws nothing from one that came back without a wish.
     pub fn left_on(&self, node: &str) -> BTreeSet<IpAddr> {
         self.guest_vip.left_on(node)
     }

@@ -159,11 +159,22 @@ impl KubeVip {
         bound
     }
 
-    /// Those of them whose Services kube-vip passes over now.
+    /// Those of them that no Service asks for.
     pub(crate) fn left_on(&self, node: &str) -> BTreeSet<IpAddr> {
+        let release = *self.release();
+        let services = self.services.list();
+        let asks = |uid: &str, asked: &Wanted| {
+            let of = |service: &&Arc<Service>| service.metadata.uid.as_deref() == Some(uid);
+            let service = services.iter().find(of).filter(|service| !super::is_passed_over(service));
+            service.and_then(|service| super::wanted(service, release)).as_ref() == Some(asked)
+        };
         let state = self.state();
-        let left = state.values().filter(|of| of.node == node && of.passed_over);
-        left.flat_map(|of| of.addresses.iter().copied()).collect()
+        let here = state.iter().filter(|(_, of)| of.node == node);
+        let (asked_for, left): (Vec<_>, Vec<_>) = here.partition(|(uid, of)| asks(uid, &of.wanted));
+        let addresses = |of: Vec<(&String, &Announced)>| -> BTreeSet<IpAddr> {
+            of.into_iter().flat_map(|(_, of)| of.addresses.iter().copied()).collect()
+        };
+        &addresses(left) - &addresses(asked_for)
     }
 
     /// The announced addresses of each Service, stale ones included.

@@ -233,6 +233,30 @@ async fn a_service_that_is_a_load_balancer_again_loses_its_stale_address_for_ano
     tasks.end().await;
 }
 
+/// An event without a wish withdraws nothing, and one that is passed over neither.
+#[tokio::test(start_paused = true)]
+async fn an_address_is_left_on_its_node_until_a_service_asks_for_it_again() {
+    let (clusters, tasks) = (Clusters::new().await, TaskGroup::new());
+    let sim = clusters.start(Release::From09, &tasks);
+    clusters.guest_service("web", json!({"kube-vip.io/loadbalancerIPs": VIP})).await;
+    settle().await;
+    let api: Api<Service> = Api::namespaced(clusters.guest(), "default");
+    let annotated = |vip| json!({"metadata": {"annotations": {"kube-vip.io/loadbalancerIPs": vip}}});
+    let left = || sim.left_on("guest-1");
+    assert_eq!(left(), BTreeSet::new());
+    for (patch, expected) in [
+        (json!({"spec": {"type": "ClusterIP"}}), BTreeSet::from([vip()])),
+        (annotated(None), BTreeSet::from([vip()])),
+        (json!({"spec": {"type": "LoadBalancer"}}), BTreeSet::from([vip()])),
+        (annotated(Some(VIP)), BTreeSet::new()),
+    ] {
+        api.patch("web", &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
+        settle().await;
+        assert_eq!(left(), expected, "{patch}");
+    }
+    tasks.end().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn from_1_2_on_a_stale_address_goes_with_the_endpoints_and_comes_back_with_them() {
     let (clusters, tasks) = (Clusters::new().await, TaskGroup::new());

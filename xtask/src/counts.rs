@@ -2,6 +2,9 @@
 
 use std::iter::Sum;
 
+/// How the line begins in which the fault schedules name the seeds that failed.
+const SEEDS_FAILED: &str = "these seeds failed";
+
 /// How many tests passed and failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
@@ -31,6 +34,13 @@ pub(crate) fn of(output: &str, succeeded: bool) -> Counts {
     counts
 }
 
+/// Which tests failed, as they are named on a command line, and which seeds.
+pub(crate) fn failures(output: &str) -> Vec<String> {
+    let name = |line: &str| Some(line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?.to_owned());
+    let seeds = |line: &str| line.starts_with(SEEDS_FAILED).then(|| line.to_owned());
+    output.lines().filter_map(|line| name(line).or_else(|| seeds(line))).collect()
+}
+
 fn result(line: &str) -> Option<Counts> {
     let numbers = line.trim().strip_prefix("test result: ")?.split_once(". ")?.1;
     let number = |name: &str| {
@@ -49,6 +59,13 @@ mod tests {
         "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.00s";
     const BAD: &str =
         "test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1s";
+
+    #[test]
+    fn what_failed_is_named() {
+        let output =
+            "test a::b ... ok\ntest a::c ... FAILED\n---- a::c stdout ----\nthese seeds failed, try: [7]\n";
+        assert_eq!(failures(output), ["a::c", "these seeds failed, try: [7]"]);
+    }
 
     #[rstest]
     #[case::one_runner(OK, true, 3, 0)]

@@ -28,6 +28,7 @@ use self::events::Events;
 use self::jobs::Job;
 use self::plan::{Extent, NotRun, Part, Plan, plan};
 use crate::counts::{self, Counts};
+use crate::step::Outcome;
 use crate::{package_driver, seeds, step, tools, tour, workspace};
 
 /// Generated inputs for the decoder of gobs; one test on its own is content with fewer.
@@ -64,7 +65,13 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     };
     let Plan { parts, not_run, complete } = plan(&options.without, extent, lacking);
     let notes = Notes::new()?;
-    let mut run = Run { parts: &parts, notes: &notes, built: Built::default(), left_out: Vec::new() };
+    let mut run = Run {
+        parts: &parts,
+        notes: &notes,
+        built: Built::default(),
+        left_out: Vec::new(),
+        failed: Vec::new(),
+    };
     let (mut counts, mut times) = (Vec::new(), Vec::new());
     for part in &parts {
         let begun = step::now();
@@ -93,6 +100,10 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     }
     let simulated: usize = only_simulated.iter().map(|(_, tests)| tests).sum();
     let Counts { passed, failed } = counts.into_iter().sum();
+    // the output that tells why is a long way up by now
+    for name in &run.failed {
+        println!("FAILED {name}");
+    }
     if simulated > 0 {
         println!("{simulated} tests ran on the simulated server only");
     }
@@ -120,6 +131,8 @@ struct Run<'a> {
     built: Built,
     /// What tests themselves left out.
     left_out: Vec<String>,
+    /// What failed, by name.
+    failed: Vec<String>,
 }
 
 impl Run<'_> {
@@ -135,7 +148,7 @@ impl Run<'_> {
                 command.arg("--message-format=json-render-diagnostics");
                 let outcome = step::run_showing(part.says(), &mut command, built::without_progress)?;
                 self.built = built::of(&outcome.output);
-                return Ok(Some(counts::of("", outcome.succeeded)));
+                return Ok(Some(self.counted(part, &Outcome { output: String::new(), ..outcome })));
             }
             Part::Tests => return self.tests().map(Some),
             // a server to test on, not a step of its own
@@ -168,7 +181,7 @@ impl Run<'_> {
                 seeds::of_the_full_run(&mut command);
                 let outcome = step::run(part.says(), &mut command)?;
                 seeds::keep(&seeds::failed(&outcome.output))?;
-                return Ok(Some(counts::of(&outcome.output, outcome.succeeded)));
+                return Ok(Some(self.counted(part, &outcome)));
             }
             Part::RealNode => {
                 let tests = &self.built.tests;
@@ -182,7 +195,16 @@ impl Run<'_> {
             }
         };
         let outcome = step::run_showing(part.says(), &mut command, built::without_progress)?;
-        Ok(Some(counts::of(&outcome.output, outcome.succeeded)))
+        Ok(Some(self.counted(part, &outcome)))
+    }
+
+    fn counted(&mut self, part: Part, outcome: &Outcome) -> Counts {
+        let failures = counts::failures(&outcome.output);
+        if !outcome.succeeded && failures.is_empty() {
+            self.failed.push(part.says().to_owned());
+        }
+        self.failed.extend(failures);
+        counts::of(&outcome.output, outcome.succeeded)
     }
 
     /// Tests on the real servers take longest, so they begin first.
@@ -249,6 +271,13 @@ impl Run<'_> {
                 .filter(|line| line.starts_with("left out: "))
                 .map(str::to_owned),
         );
+        for (name, counts, output) in &done {
+            let failures = counts::failures(output);
+            if counts.failed > 0 && failures.is_empty() {
+                self.failed.push(name.clone());
+            }
+            self.failed.extend(failures);
+        }
         let mut counts: Counts = done.iter().map(|(_, counts, _)| *counts).sum();
         if begun {
             // nothing was built, so nothing was tested
@@ -256,9 +285,7 @@ impl Run<'_> {
         }
         // a test that failed may be the one that provokes an Event
         let faults = if counts.failed == 0 { events.faults()? } else { Vec::new() };
-        for fault in &faults {
-            println!("FAILED {fault}");
-        }
+        self.failed.extend(faults.iter().cloned());
         counts.failed += faults.len();
         Ok(counts)
     }

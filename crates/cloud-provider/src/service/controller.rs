@@ -140,7 +140,10 @@ impl<C: LoadBalancers> ServiceController<C> {
                 return Ok(again.map_or(Action::AwaitChange, Action::RequeueAfter));
             }
             let released = matches!(plan.steps.last(), Some(Step::Release { .. }));
-            for step in plan.steps {
+            let absent = seen.view.load_balancer == LoadBalancerState::Absent;
+            let mut not_emptied = None;
+            let mut steps = plan.steps.into_iter().peekable();
+            while let Some(step) = steps.next() {
                 tracing::debug!(service = %key, ?step);
                 match self.act(&service, &seen, &step, &mut write).await {
                     // the next step goes by the version that we wrote, and by no newer one
@@ -148,9 +151,18 @@ impl<C: LoadBalancers> ServiceController<C> {
                     Err(Failure::Outdated) => return Ok(Action::RequeueAfter(AFTER_CONFLICT)),
                     Err(Failure::Failed { why, source }) => {
                         self.events.record(&about, &failed(&step, &why));
-                        return Err(Error { step, service: key, why, source });
+                        // a load balancer that can be made again is what ends the loss of its address
+                        let is_made = absent && step == Step::Unpublish && steps.peek() == Some(&Step::Apply);
+                        let error = Error { step, service: key.clone(), why, source };
+                        if !is_made {
+                            return Err(error);
+                        }
+                        not_emptied = Some(error);
                     }
                 }
+            }
+            if let Some(error) = not_emptied {
+                return Err(error);
             }
             if let Some(outcome) = &plan.outcome {
                 self.events.record_outcome(&about, outcome);

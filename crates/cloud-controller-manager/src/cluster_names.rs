@@ -228,7 +228,7 @@ mod tests {
             name: None,
         });
         let eligible = ["a".to_owned(), "b".to_owned()].into();
-        let backends = Backends { eligible, nodes_without_vm: vec![], all: all.collect() };
+        let backends = Backends { eligible, all: all.collect(), ..Backends::default() };
         assert_eq!(name_of_vms(&backends).as_deref(), name);
     }
 }

@@ -7,7 +7,9 @@ use std::{
 };
 
 use controller_kit::{Cache, Change};
-use harvester_api::{VirtualMachine, VirtualMachineInstance, kubevirt::VmInterface, labels};
+use harvester_api::{
+    VirtualMachine, VirtualMachineInstance, kubevirt::VmInterface, labels, names::PROVIDER_ID_PREFIX,
+};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Client, ResourceExt};
 use program::{Subscribers, TaskGroup, capabilities::Capabilities};
@@ -17,7 +19,7 @@ use tokio::sync::{Notify, watch};
 use crate::{
     addresses::{self, Report},
     by_name::{NamedReads, NamesRead},
-    directory::{Directory, FoundBy},
+    directory::{Directory, FoundBy, is_uid},
     host_names::HostNames,
     instance_labels::{self, InstanceLabels, TopologyLabels},
     other_owners::{is_externally_managed, may_be_a_vm},
@@ -80,6 +82,9 @@ pub struct Vm {
 pub struct Backends {
     /// Names of the VMs of the Nodes.
     pub eligible: BTreeSet<String>,
+    /// A VM is there with the UID that the provider ID of its Node names: any namespace, and another Harvester, may have VMs
+    /// of the same names. Where no Node has a UID there, that a VM is there says it.
+    pub are_identified: bool,
     /// Nodes whose VM is not known.
     pub nodes_without_vm: Vec<String>,
     /// All VMs that carry the label of the cluster, and those of the Nodes.
@@ -307,16 +312,23 @@ impl GuestVms {
             return None;
         }
         let mut backends = Backends::default();
+        let mut some_have_uids = false;
         for node in nodes {
+            let uid = provider_id(node).strip_prefix(PROVIDER_ID_PREFIX).filter(|id| is_uid(id));
+            some_have_uids |= uid.is_some();
             match self.vm_of(node) {
                 // one that is watched by name may be that of another server, until its own list has come
                 Some(vm) if self.0.vms.is_settled(&vm) || self.0.names_read.contains(&node.name_any()) => {
+                    let has_uid =
+                        |vm: Arc<VirtualMachine>| uid.is_some() && vm.metadata.uid.as_deref() == uid;
+                    backends.are_identified |= self.0.vms.get(&vm).is_some_and(has_uid);
                     backends.eligible.insert(vm);
                 }
                 None if self.is_settled(node) => backends.nodes_without_vm.push(node.name_any()),
                 Some(_) | None => return None,
             }
         }
+        backends.are_identified |= !some_have_uids && !backends.eligible.is_empty();
         let (vms, vmis) = (self.0.vms.list(), self.0.vmis.list());
         let names: BTreeSet<_> =
             vms.iter().map(|vm| vm.name_any()).chain(vmis.iter().map(|vmi| vmi.name_any())).collect();

@@ -9,17 +9,20 @@ use std::{
     time::Duration,
 };
 
-use harvester_api::LoadBalancer;
+use cloud_controller_manager::Parts;
+use harvester_api::{LoadBalancer, VirtualMachine};
 use http::Method;
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
+use program::Clock;
 use serde_json::{Value, json};
 use test_cluster::TestCluster;
 
 use super::{
     harness::{
         ALLOCATED_ADDRESS, Ccm, LOADBALANCER_IPS, allocate, annotation, announce, announced_service,
-        create_service, harvester_says, ingress, join, limited, load_balancer, service, told, until,
+        create_service, harvester_says, ingress, join, limited, limited_to, load_balancer, service, told,
+        until,
     },
     host_datapath::{CHECKED, start_with_two_nodes},
     sharing::{ON_HOST, PRIMARY, ask, at, given, is, shared, start_on_host, told_about},
@@ -118,6 +121,28 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    /// Only a try tells that Harvester makes objects again.
+    #[simulated_only("ten seconds of refusals")]
+    async fn an_object_is_made_again_though_the_status_may_not_be_emptied(cluster: TestCluster) {
+        let refuses = Arc::new(AtomicBool::new(false));
+        let may_not = refuses.clone();
+        let harvester = limited(&cluster, move |method, path| {
+            method == Method::POST && path.ends_with("/loadbalancers") && may_not.load(Ordering::SeqCst)
+        });
+        let guest = limited_to(&cluster.guest, |_, path| path.ends_with("/services/web/status"));
+        let parts = Parts::new(guest, harvester, Clock::starting_at(cluster.start()));
+        let ccm = Ccm::start_parts(&cluster, parts, |_| ()).await;
+        join(&cluster, "worker-1", "worker-1", "").await;
+        announced_service(&cluster, "{}").await;
+        refuses.store(true, Ordering::SeqCst);
+        delete_object(&cluster).await;
+        cluster.advance(Duration::from_secs(25)).await;
+        assert_eq!(published(&cluster).await, (None, vec!["127.9.0.1".to_owned()]));
+        refuses.store(false, Ordering::SeqCst);
+        until(&cluster, "the object is made", async || load_balancer(&cluster).await.is_some()).await;
+        ccm.stop().await;
+    }
+
     /// That is the rule. kube-vip never let go of it, and does not write it to the status a second time.
     async fn an_address_that_comes_back_is_shown_again_with_those_that_share_it(cluster: TestCluster) {
         let ccm = start(&cluster).await;
@@ -168,6 +193,24 @@ test_cluster::component_tests! {
         delete_object(&cluster).await;
         assert_eq!((published(&cluster).await, told(&cluster, "AddressTakenBack").await), (at_first(), 0));
         join(&cluster, "worker-1", "worker-1", "").await;
+        until(&cluster, "the address goes", async || published(&cluster).await == (None, vec![])).await;
+        ccm.stop().await;
+    }
+
+    /// Two sites of one plan have such, or two clusters of one name.
+    async fn an_address_stays_published_where_machines_of_the_same_names_alone_are_listed(cluster: TestCluster) {
+        let ccm = start(&cluster).await;
+        announced_service(&cluster, "{}").await;
+        annotate(&cluster, IPAM, json!("static")).await;
+        ccm.stop().await;
+        let vm = format!("{}/worker-1", cluster.guest_cluster().vm_namespace);
+        cluster.harvester.delete::<VirtualMachine>(&vm).await;
+        join(&cluster, "worker-1", "worker-1", "").await;
+        delete_object(&cluster).await;
+        let ccm = Ccm::start(&cluster).await;
+        annotate(&cluster, "foreign", json!("x")).await;
+        assert_eq!((published(&cluster).await, told(&cluster, "AddressTakenBack").await), (at_first(), 0));
+        join(&cluster, "worker-2", "worker-2", "").await;
         until(&cluster, "the address goes", async || published(&cluster).await == (None, vec![])).await;
         ccm.stop().await;
     }

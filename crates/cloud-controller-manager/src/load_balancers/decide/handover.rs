@@ -82,10 +82,11 @@ pub(super) fn given(service: &Service, object: Option<&LoadBalancer>) -> Option<
 }
 
 /// Whether the lists are of the Harvester of this cluster as it is now, as far as they tell: they can be read, and the
-/// machine of a Node is there. With a cloud-config for another one, or for another namespace, no object is there either.
+/// machine of a Node is there, by its UID. With a cloud-config for another one, or for another namespace, no object is there
+/// either, and machines of the same names may be.
 pub(super) fn is_right_harvester(seen: &Seen<'_>) -> bool {
     let is_current = seen.load_balancers_out_of_reach.is_none();
-    is_current && seen.backends.as_ref().is_some_and(|backends| !backends.eligible.is_empty())
+    is_current && seen.backends.as_ref().is_some_and(|backends| backends.are_identified)
 }
 
 /// The datapath on which the Service was given an address that nothing in Harvester holds any more: its object is not
@@ -191,7 +192,7 @@ pub(super) fn hand_over(
 /// tells. It writes an address once (docs/contract/kube-vip.md#written-once), so the status is written here. That comes
 /// before kube-vip is asked again: who stops in between finds it there, and kube-vip takes the same from the status. The
 /// address of a lease only kube-vip knows. A status that has any entry, a host name too, is somebody's own.
-fn comes_back(service: &Service, ips: &str, given: Option<&str>) -> bool {
+pub(super) fn comes_back(service: &Service, ips: &str, given: Option<&str>) -> bool {
     let has = |key: &str| service.annotations().get(key).is_some_and(|text| !text.is_empty());
     let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     let entries = status.and_then(|status| status.ingress.as_deref()).unwrap_or_default();
@@ -235,9 +236,8 @@ pub(super) fn withdrawing(service: &Service, lost: String) -> Annotations {
 /// Whether the address in the Service's status is there because kube-vip was asked for `lost`. Another address, or one
 /// that `spec.loadBalancerIP` asks for too, is somebody else's: taking it away would only make them write it again.
 pub(super) fn came_of(lost: &str, service: &Service) -> bool {
-    let fixed = service.spec.as_ref().and_then(|spec| spec.load_balancer_ip.as_deref());
-    let is_lost = |ip: &str| lost == DHCP_ADDRESS || lost.split(',').any(|lost| lost == ip);
-    ingress(service).first().is_some_and(|ip| is_lost(ip) && fixed != Some(ip))
+    let is_lost = |ip: &str| lost == DHCP_ADDRESS || listed(lost).any(|lost| same(lost, ip));
+    ingress(service).first().is_some_and(|ip| is_lost(ip) && !is_wished(service, ip))
 }
 
 /// The addresses of the lease that kube-vip got for the Service. It announces `spec.loadBalancerIP` before it is asked for a

@@ -30,7 +30,12 @@ pub(super) fn object(workload: &str, status: &Value) -> RawObject<LoadBalancer> 
 
 fn backends() -> Backends {
     let backend = Backend { vm: "a".into(), cluster: Some("blue".into()), name: Some("a".into()) };
-    Backends { eligible: ["a".to_owned()].into(), nodes_without_vm: vec![], all: vec![backend] }
+    Backends {
+        eligible: ["a".to_owned()].into(),
+        are_identified: true,
+        nodes_without_vm: vec![],
+        all: vec![backend],
+    }
 }
 
 /// Decides in mode `annotation`; `change` changes what is seen.

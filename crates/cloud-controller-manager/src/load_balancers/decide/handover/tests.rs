@@ -168,10 +168,11 @@ fn an_address_in_the_guest_whose_object_is_gone_goes_where_the_flags_exclude_tha
     seen.load_balancer = Found::Unreadable("broken".to_owned());
 })]
 #[case::shared(on_guest(), |seen: &mut Seen<'_>| seen.held = Held::Valid)]
+#[case::shared_for_certain(on_guest(), |seen: &mut Seen<'_>| seen.held = Held::Proven)]
 // the list may be of another Harvester, whatever is wrong besides
-#[case::no_machine_is_known(on_guest(), |seen: &mut Seen<'_>| seen.backends.as_mut().unwrap().eligible.clear())]
+#[case::no_machine_is_known(on_guest(), |seen: &mut Seen<'_>| seen.backends.as_mut().unwrap().are_identified = false)]
 #[case::no_machine_is_known_on_the_host(on_host(), |seen: &mut Seen<'_>| {
-    seen.backends.as_mut().unwrap().eligible.clear();
+    seen.backends.as_mut().unwrap().are_identified = false;
 })]
 // and it may be old
 #[case::harvester_is_out_of_reach(on_guest(), |seen: &mut Seen<'_>| {
@@ -324,4 +325,15 @@ fn a_status_that_shows_the_wish_shows_a_lease_where_kube_vip_says_so(
 fn the_latest_address_of_each_family_comes_first() {
     assert_eq!(latest("10.0.0.7,10.0.0.9,fd00::7,fd00::9"), "10.0.0.7,fd00::7");
     assert_eq!(latest(""), "");
+}
+
+#[rstest]
+#[case::in_another_form("fd00::7", "fd00:0:0::7", true)]
+#[case::another("fd00::7", "fd00::8", false)]
+fn an_address_in_the_status_is_the_one_that_was_given_in_every_form(
+    #[case] lost: &str,
+    #[case] shown: &str,
+    #[case] expected: bool,
+) {
+    assert_eq!(came_of(lost, &showing(shown, None, lost)), expected);
 }

@@ -311,7 +311,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
                 Held::Nothing => handover::given(service, object.map(|object| &**object))
                     .filter(|_| taken_back || withheld),
                 // the address of its former primary serves until it has one of its own
-                Held::Valid | Held::Former => None,
+                Held::Proven | Held::Valid | Held::Former => None,
                 Held::Lost | Held::Refused(_) => sharing::given_with_former(service).filter(|_| !has_address),
             };
             handover::write_annotations_now(seen, lost.is_some() && write.is_none(), &mut view);

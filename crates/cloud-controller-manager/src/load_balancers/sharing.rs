@@ -333,8 +333,10 @@ impl HarvesterLoadBalancers {
         // its record alone says that the primary lost the address
         let asked = primary.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS);
         // without an address now, the former one may be anybody's, unless the primary too goes on with it
-        let goes_on =
-            || then.is_none() || asked == then.as_ref() || asked.is_some_and(|asked| asked == DHCP_ADDRESS);
+        let goes_on = || {
+            then.as_ref()
+                .is_none_or(|then| asked.is_some_and(|asked| asked == DHCP_ADDRESS || is_within(then, asked)))
+        };
         let asking = ObjectKey::of(service);
         let is_valid = match &found {
             Found::Absent => self.is_wanted(&primary) && goes_on(),
@@ -348,9 +350,15 @@ impl HarvesterLoadBalancers {
                     let shown = ingress(service);
                     shown.is_empty() || status_address(object).is_none_or(|now| shown.contains(&now))
                 }
-                Datapath::Guest => guest_address(&primary, object)
-                    .filter(|_| !self.is_withheld(&primary, object))
-                    .map_or_else(goes_on, |now| then.as_ref().is_none_or(|then| is_within(then, &now))),
+                Datapath::Guest => {
+                    let now = guest_address(&primary, object).filter(|_| !self.is_withheld(&primary, object));
+                    match (now, &then) {
+                        (None, _) => goes_on(),
+                        (Some(_), None) => true,
+                        (Some(now), Some(then)) if is_within(then, &now) => return Held::Proven,
+                        (Some(_), Some(_)) => false,
+                    }
+                }
             },
         };
         if is_valid { Held::Valid } else { Held::Lost }

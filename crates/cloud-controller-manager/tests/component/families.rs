@@ -1,13 +1,17 @@
 //! Services of IPv6 and of both families. The tests play the load balancer and kube-vip.
 
+use harvester_api::LoadBalancer;
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use serde_json::json;
 use test_cluster::TestCluster;
 
-use super::harness::{
-    Ccm, LOADBALANCER_IPS, allocate, annotation, create_service, events, harvester_says, load_balancer,
-    service, until,
+use super::{
+    harness::{
+        Ccm, LOADBALANCER_IPS, allocate, annotation, create_service, events, harvester_says, load_balancer,
+        service, until,
+    },
+    sharing::{ask, is, shared},
 };
 
 const FAMILIES: &str = "cloudprovider.harvesterhci.io/ip-families";
@@ -83,6 +87,21 @@ test_cluster::component_tests! {
         assert_eq!(handed_over(&cluster).await, None);
         allocate(&cluster, "fd00::7").await;
         assert_eq!(handed_over(&cluster).await.as_deref(), Some("fd00::7"));
+        ccm.stop().await;
+    }
+
+    async fn a_service_of_one_family_keeps_what_it_shares_while_the_object_of_its_primary_is_made_anew(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{}", "ipFamilyPolicy: PreferDualStack, ipFamilies: [IPv4, IPv6]").await;
+        allocate_both(&cluster, "10.0.0.7", "fd00::7").await;
+        announce_all(&cluster, &["10.0.0.7", "fd00::7"]).await;
+        ask(&cluster, "api", 81, "web", "").await;
+        assert_eq!(shared(&cluster, "shop/api").await, is("10.0.0.7", "shop.web"));
+        let object = load_balancer(&cluster).await.expect("there is a LoadBalancer").name_any();
+        let key = format!("{}/{object}", cluster.guest_cluster().vm_namespace);
+        cluster.harvester.delete::<LoadBalancer>(&key).await;
+        cluster.settle().await;
+        assert_eq!(shared(&cluster, "shop/api").await, is("10.0.0.7", "shop.web"));
         ccm.stop().await;
     }
 }

@@ -330,4 +330,18 @@ test_cluster::component_tests! {
         assert_eq!((service(&cluster).await, object_of(&cluster, "web").await), (None, None));
         ccm.stop().await;
     }
+
+    /// Without an object of the primary. Who writes Services writes all of that, and no status.
+    async fn no_author_of_services_has_an_address_written_into_a_status(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        let wish = "cloudprovider.harvesterhci.io/ipam: static, kube-vip.io/loadbalancerIPs: 192.0.2.53";
+        create_service(&cluster, &format!("{{{wish}}}"), "").await;
+        let forged = "cloudprovider.harvesterhci.io/allocated-address: 192.0.2.53, kube-vip.io/vipHost: x";
+        ask(&cluster, "api", 81, "web", forged).await;
+        let label = json!({"metadata": {"labels": {PRIMARY: "shop.web"}}});
+        cluster.guest.patch::<Service>("shop/api", label).await;
+        cluster.settle().await;
+        assert_eq!(ingress(&at(&cluster, "shop/api").await), [""; 0]);
+        ccm.stop().await;
+    }
 }

@@ -69,7 +69,10 @@ pub(crate) enum Held {
     /// There is no label.
     #[default]
     Nothing,
-    /// The primary that the label names has it, as far as we know.
+    /// The object of the primary that the label names has it.
+    Proven,
+    /// Nothing says that this primary has it no more. The annotations that say that it has it are written by whoever writes
+    /// the two Services.
     Valid,
     /// Host datapath: the status shows the address of a primary that the label names no more, and that carries the ports
     /// until another one does.
@@ -193,7 +196,9 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
     let given = match seen.held {
         // by an object of its own, which is gone
         Held::Nothing => handover::orphaned(service),
-        Held::Valid | Held::Former | Held::Lost | Held::Refused(_) => given_with_former(service),
+        Held::Proven | Held::Valid | Held::Former | Held::Lost | Held::Refused(_) => {
+            given_with_former(service)
+        }
     };
     let asked = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS);
     let is_asked = given.is_some() && asked == given.as_deref().map(handover::latest).as_ref();
@@ -223,9 +228,12 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
             // it was of another type for a while, or was to let go of the address
             let latest = handover::latest(&given);
             let addresses: Vec<_> = listed(&latest).collect();
-            let (handed, publish) = handover::hand_over(service, &addresses, Some(&given));
-            view.annotations.extend(handed);
-            view.publish = publish;
+            // no author of Services has any address written into a status
+            if seen.held == Held::Proven || !handover::comes_back(service, &latest, Some(&given)) {
+                let (handed, publish) = handover::hand_over(service, &addresses, Some(&given));
+                view.annotations.extend(handed);
+                view.publish = publish;
+            }
         }
         events.extend(events::overdue_announcement(seen));
         view.again = again(seen);
@@ -298,8 +306,8 @@ pub(super) fn goes_on(seen: &Seen<'_>) -> bool {
         (Sharing::Own | Sharing::With(_), _) | (_, Held::Nothing | Held::Lost | Held::Refused(_)) => false,
         // no word of the next primary is about the former one
         (_, Held::Former) => true,
-        (Sharing::Refused { revoked, .. }, Held::Valid) => !revoked && has_it(),
-        (Sharing::Waits(_), Held::Valid) => has_it(),
+        (Sharing::Refused { revoked, .. }, Held::Proven | Held::Valid) => !revoked && has_it(),
+        (Sharing::Waits(_), Held::Proven | Held::Valid) => has_it(),
     }
 }
 

@@ -16,6 +16,7 @@ mod requests;
 pub mod selector;
 mod sharing;
 mod without_service;
+mod writes;
 
 use std::{
     cell::OnceCell,
@@ -26,14 +27,11 @@ use std::{
 };
 
 use cloud_provider::{Decision, Failure, LoadBalancers, Requeue, RequeueFn, wants_load_balancer};
-use controller_kit::{Cache, Change, ObjectKey, RawObject, error_message, replace};
+use controller_kit::{Cache, Change, ObjectKey, RawObject, error_message};
 use guest_vms::GuestVms;
 use harvester_api::{LoadBalancer, annotations, names};
 use k8s_openapi::api::core::v1::{Node, Service};
-use kube::{
-    Api, Client, ResourceExt,
-    api::{DeleteParams, PostParams, Preconditions},
-};
+use kube::{Api, Client, ResourceExt, api::PostParams};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -151,6 +149,12 @@ impl HarvesterLoadBalancers {
             this.shared.refresh(&change.key, || this.services.get(&change.key));
             this.groups.changed();
         });
+        let into = Arc::downgrade(&this);
+        this.outage.on_move(move || {
+            let Some(this) = into.upgrade() else { return };
+            this.refused.forget_all();
+            this.given_up.lock().expect("no panic while remembering").clear();
+        });
         this
     }
 
@@ -228,6 +232,7 @@ impl HarvesterLoadBalancers {
             service,
             given_up: self.given_up(service, &config),
             creation_refused,
+            shown_by_others: self.refused.has_emptied(&service.uid().unwrap_or_default()),
             config,
             interface,
             wanted,
@@ -313,16 +318,20 @@ impl HarvesterLoadBalancers {
     /// `fingerprint` of the Service that was decided about: the cache may show a newer one by now.
     async fn create(&self, json: Value, fingerprint: u64) -> Result<(), Failure> {
         let body = RawObject::<LoadBalancer>::from_json(json).expect("made from the type's own fields");
+        let service = body.annotations().get(annotations::SERVICE_UID);
+        let answers = self.objects.answers();
         match self.api().create(&PostParams::default(), &body).await {
             Ok(made) => {
-                self.objects.wrote(made);
+                answers.wrote(made);
                 Ok(())
             }
             Err(kube::Error::Api(status)) if status.is_already_exists() || status.is_conflict() => {
+                // it may be this one, and was not refused
+                service.inspect(|uid| self.refused.forget(uid));
                 Err(Failure::Outdated)
             }
             Err(error) => {
-                let service = body.annotations().get(annotations::SERVICE_UID);
+                let service = service.filter(|_| answers.are_of_this_server());
                 match (service, &error) {
                     (Some(uid), kube::Error::Api(answer)) => self.refused.note_if_lasting(uid, answer),
                     (Some(uid), _) => self.refused.forget(uid),
@@ -341,58 +350,6 @@ impl HarvesterLoadBalancers {
             }
         }
     }
-
-    async fn update(&self, json: &Value) -> Result<(), Failure> {
-        let name = json["metadata"]["name"].as_str().unwrap_or_default();
-        let key = ObjectKey::new(&self.rules.namespace, name);
-        match replace::<LoadBalancer>(&self.client, json).await {
-            Ok(written) => {
-                let unchanged = written.metadata.resource_version.as_deref()
-                    == json["metadata"]["resourceVersion"].as_str();
-                self.objects.wrote(written);
-                if unchanged {
-                    let why = "admission there took the change back";
-                    let why = format!("update LoadBalancer {key} in Harvester: {why}");
-                    return Err(Failure::Failed { why, source: None });
-                }
-                Ok(())
-            }
-            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {
-                Err(Failure::Outdated)
-            }
-            Err(error) => Err(failed("update", &key, error)),
-        }
-    }
-
-    /// Deletes the object that the cache shows, or else the one that the server has now, and no other: somebody may
-    /// have made one under its name again. Returns the object if it is still there.
-    async fn delete_object(&self, key: &ObjectKey) -> kube::Result<Option<RawObject<LoadBalancer>>> {
-        let uid = match self.objects.get(key) {
-            Some(object) => object.uid(),
-            None => self.api().get_metadata_opt(&key.name).await?.and_then(|object| object.uid()),
-        };
-        let Some(uid) = uid else { return Ok(None) };
-        let this = Preconditions { uid: Some(uid), ..Preconditions::default() };
-        let answer = self.api().delete(&key.name, &DeleteParams::default().preconditions(this)).await?;
-        Ok(answer.left().filter(|object| object.metadata.deletion_timestamp.is_some()))
-    }
-
-    async fn remove(&self, key: &ObjectKey) -> Result<(), Failure> {
-        match self.delete_object(key).await {
-            Ok(Some(leaving)) => drop(self.objects.wrote(leaving)),
-            Ok(None) => self.forget(key),
-            Err(kube::Error::Api(status)) if status.is_not_found() => self.forget(key),
-            Err(kube::Error::Api(status)) if status.is_conflict() => return Err(Failure::Outdated),
-            Err(error) => return Err(failed("delete", key, error)),
-        }
-        Ok(())
-    }
-
-    fn forget(&self, key: &ObjectKey) {
-        if let Some(uid) = self.objects.get(key).and_then(|object| object.uid()) {
-            self.objects.gone(key, &uid);
-        }
-    }
 }
 
 impl LoadBalancers for HarvesterLoadBalancers {
@@ -403,13 +360,17 @@ impl LoadBalancers for HarvesterLoadBalancers {
     }
 
     fn decide(&self, service: &Service, nodes: &[Arc<Node>]) -> Decision<Write> {
+        let uid = service.uid().unwrap_or_default();
+        if ingress(service).is_empty() {
+            self.refused.note_empty_status(&uid);
+        }
         let seen = self.see(service, nodes);
         self.remember(service, seen.phase());
         let decision = decide(&seen);
         // nothing is tried now, so the next answer is the first; VMs that are not known for a moment end no row of answers
         let is_for_a_moment = seen.wanted && seen.backends.is_none();
         if !matches!(decision.write, Some(Write::Create { .. })) && !is_for_a_moment {
-            self.refused.forget(&service.uid().unwrap_or_default());
+            self.refused.forget(&uid);
         }
         decision
     }
@@ -548,7 +509,15 @@ mod tests {
             let body = Body::from(status.to_string().into_bytes());
             Ok::<_, tower::BoxError>(Response::builder().status(400).body(body)?)
         });
-        let client = Client::new(deny, "team-a");
+        at_harvester(Client::new(deny, "team-a"), Cache::of([]), services)
+    }
+
+    /// The same, but that it answers as `client` does.
+    pub(super) fn at_harvester(
+        client: Client,
+        objects: Cache<RawObject<LoadBalancer>>,
+        services: &Cache<Service>,
+    ) -> (Arc<HarvesterLoadBalancers>, Vec<Arc<Node>>) {
         let rules = ServiceSettings {
             cluster: GuestCluster::new("blue"),
             namespace: "team-a".to_owned(),
@@ -569,7 +538,7 @@ mod tests {
         let vms = GuestVms::of(&client, settings, vms, Cache::of([serde_json::from_value(vm).unwrap()]));
         let networks = Networks::of(client.clone(), Some(vms.clone()), &[], None);
         let outage = Outage::new("team-a", &Health::default(), Checks::default());
-        let (objects, services) = (Cache::of([]), services.clone());
+        let services = services.clone();
         let cloud = HarvesterLoadBalancers::new(rules, client, objects, services, vms, networks, outage);
         (cloud, vec![Arc::new(serde_json::from_value(json!({"metadata": {"name": "w1"}})).unwrap())])
     }

@@ -36,6 +36,8 @@ struct Shared {
     namespace: String,
     state: Mutex<State>,
     subscribers: Subscribers,
+    /// Of [`Outage::on_move`].
+    movers: Subscribers,
     health: Health,
     checks: Checks,
 }
@@ -93,6 +95,7 @@ impl Outage {
             namespace: namespace.to_owned(),
             state: Mutex::default(),
             subscribers: Subscribers::default(),
+            movers: Subscribers::default(),
             health: health.clone(),
             checks,
         }));
@@ -151,6 +154,7 @@ impl Outage {
                 }
                 objects.relist_elsewhere();
                 vms.relist_elsewhere(&own);
+                this.moved();
                 // the file may change again before that list comes
                 let (this, objects) = (this.clone(), objects.clone());
                 own.spawn_until_stop(async move {
@@ -164,6 +168,15 @@ impl Outage {
     /// Calls `subscriber` when an answer changes.
     pub(crate) fn on_change(&self, subscriber: impl Fn() + Send + Sync + 'static) {
         self.0.subscribers.add(move |()| subscriber());
+    }
+
+    pub(crate) fn moved(&self) {
+        self.0.movers.tell(&());
+    }
+
+    /// Calls `subscriber` when another server answers: what the former one said does not hold there.
+    pub(crate) fn on_move(&self, subscriber: impl Fn() + Send + Sync + 'static) {
+        self.0.movers.add(move |()| subscriber());
     }
 
     /// Why LoadBalancer objects cannot be listed.

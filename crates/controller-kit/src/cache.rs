@@ -5,6 +5,7 @@
 //! A subscriber hears of a change once, from the watch or from the answer, whichever comes first.
 
 mod backoff;
+mod server_answers;
 mod store;
 mod undecoded;
 
@@ -29,6 +30,7 @@ use program::{Subscribers, TaskGroup};
 
 use crate::{ObjectKey, error_message, retry_after};
 use backoff::WatchBackoff;
+pub use server_answers::ServerAnswers;
 use store::Store;
 use undecoded::Undecoded;
 
@@ -205,8 +207,9 @@ impl<K: Watched> Cache<K> {
     }
 
     /// [`Cache::relist`] where another server answers by now: its objects replace those of the former one, and versions of the
-    /// two are not compared.
+    /// two are not compared. Who writes to a cache that moves has [`Cache::answers`].
     pub fn relist_elsewhere(&self) {
+        self.known().another_answers();
         self.0.moves_elsewhere.store(true, Ordering::SeqCst);
         self.relist();
     }
@@ -252,16 +255,13 @@ impl<K: Watched> Cache<K> {
 
     /// The answer of the server to a write of ours: from now on this version is known, trimmed like any other.
     pub fn wrote(&self, object: K) -> Arc<K> {
-        // what is trimmed does not say it any more
-        let is_over = store::is_over(&object);
-        let object = self.trimmed(object);
-        let change = if is_over {
-            self.known().gone(&ObjectKey::of(&*object), object.meta().uid.as_deref().unwrap_or_default())
-        } else {
-            self.known().wrote(object.clone())
-        };
-        self.tell(change);
-        object
+        self.answers().wrote(object)
+    }
+
+    /// Takes the answers to requests that are sent after this call. Once another server answers
+    /// ([`Cache::relist_elsewhere`]) they change nothing here.
+    pub fn answers(&self) -> ServerAnswers<K> {
+        ServerAnswers::of(self)
     }
 
     /// What a read returned past a watch that is behind. Nothing while a list is under way, which may be newer.
@@ -275,8 +275,7 @@ impl<K: Watched> Cache<K> {
 
     /// The server said that the object with this key and UID is gone.
     pub fn gone(&self, key: &ObjectKey, uid: &str) {
-        let change = self.known().gone(key, uid);
-        self.tell(change);
+        self.answers().gone(key, uid);
     }
 
     /// Calls `subscriber` for every change from now on, and for every object that is already there. It is called while
@@ -327,7 +326,8 @@ impl<K: Watched> Cache<K> {
             watcher::Event::InitDone => {
                 let gone = self.known().relist_ends();
                 self.tell(gone);
-                self.0.ready.send_replace(true);
+                // a list of the former server may end while the watch of the next one has not begun
+                self.0.ready.send_modify(|ready| *ready = !self.0.moves_elsewhere.load(Ordering::SeqCst));
                 None
             }
         };

@@ -14,7 +14,7 @@ mod raw_object;
 pub mod refusal;
 mod retry_after;
 
-pub use cache::{Cache, Change, Watched};
+pub use cache::{Cache, Change, ServerAnswers, Watched};
 pub use error_message::error_message;
 pub use event::{CREATE_EVENTS, EventType, PATCH_EVENTS, PendingEvent, Recorder};
 pub use event_reason::{EventReason, EventReasons};

@@ -5,7 +5,10 @@
 
 use std::{
     collections::HashSet,
-    sync::{Mutex, MutexGuard},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -25,6 +28,8 @@ const READ_AGAIN: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub(crate) struct NamesRead {
     nodes: Mutex<HashSet<String>>,
+    /// How often another server was the one that answers. Changes while `nodes` is locked.
+    server: AtomicU64,
     /// Rung where another server answers by now.
     cleared: Notify,
 }
@@ -40,17 +45,26 @@ impl NamesRead {
 
     /// Another server answers by now: all are read again.
     pub(crate) fn clear(&self) {
-        self.nodes().clear();
+        let mut nodes = self.nodes();
+        self.server.fetch_add(1, Ordering::SeqCst);
+        nodes.clear();
+        drop(nodes);
         self.cleared.notify_one();
+    }
+
+    /// The server that answers now, of those that did.
+    fn server(&self) -> u64 {
+        self.server.load(Ordering::SeqCst)
     }
 
     fn nodes(&self) -> MutexGuard<'_, HashSet<String>> {
         self.nodes.lock().expect("no panic while remembering")
     }
 
-    /// Answers whether that is new.
-    fn add(&self, node: &str) -> bool {
-        self.nodes().insert(node.to_owned())
+    /// Answers whether that is new. Of a read that began at a former server nothing is kept.
+    fn add(&self, node: &str, server: u64) -> bool {
+        let mut nodes = self.nodes();
+        self.server() == server && nodes.insert(node.to_owned())
     }
 
     /// Answers whether it was there.
@@ -120,12 +134,12 @@ impl NamedReads {
             return Action::AwaitChange;
         };
         let name = vm_name(&node);
-        let shared = self.vms.shared();
+        let (shared, server) = (self.vms.shared(), self.vms.names_read().server());
         let vm = refresh(&self.client, &shared.namespace, &name, &shared.vms).await;
         let vmi = refresh(&self.client, &shared.namespace, &name, &shared.vmis).await;
         match vm.and(vmi) {
             Ok(()) => {
-                if self.vms.names_read().add(&key.name) {
+                if self.vms.names_read().add(&key.name, server) {
                     tracing::info!(
                         node = key.name,
                         vm = name,
@@ -157,8 +171,11 @@ async fn refresh<K>(client: &Client, namespace: &str, name: &str, watches: &Watc
 where
     K: Watched + kube::Resource<Scope = NamespaceResourceScope>,
 {
+    let answers = watches.answers(name);
     let found = Api::<K>::namespaced(client.clone(), namespace).get_opt(name).await?;
-    watches.was_read(name, found);
+    if let Some(answers) = answers {
+        watches.was_read(name, found, &answers);
+    }
     Ok(())
 }
 
@@ -180,5 +197,14 @@ mod tests {
     ) {
         let node = json!({"metadata": {"name": "worker-1"}, "spec": {"providerID": provider_id}});
         assert_eq!(vm_name(&serde_json::from_value(node).unwrap()), expected);
+    }
+
+    #[test]
+    fn a_read_that_began_at_the_former_server_does_not_count_at_another() {
+        let read = NamesRead::default();
+        let former = read.server();
+        read.clear();
+        assert!(!read.add("worker-1", former) && !read.contains("worker-1"));
+        assert!(read.add("worker-1", read.server()) && read.contains("worker-1"));
     }
 }

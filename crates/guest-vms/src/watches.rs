@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-use controller_kit::{Cache, Change, ObjectKey, Watched};
+use controller_kit::{Cache, Change, ObjectKey, ServerAnswers, Watched};
 use kube::{Api, Client, Resource, ResourceExt, core::NamespaceResourceScope, runtime::watcher};
 use program::{Subscribers, TaskGroup};
 use tokio::sync::watch;
@@ -47,7 +47,7 @@ struct Shared<K> {
 
 struct Named<K> {
     cache: Cache<K>,
-    /// The list is complete, and everybody was told what is in it.
+    /// Everybody was told what is in the first list, and is told what is in a later one before that is complete.
     is_settled: Arc<AtomicBool>,
     tasks: TaskGroup,
 }
@@ -154,7 +154,6 @@ impl<K: Watched + Resource<Scope = NamespaceResourceScope>> Watches<K> {
         let watches: Vec<_> = self.named().values().cloned().collect();
         for watch in watches {
             watch.cache.relist_elsewhere();
-            watch.is_settled.store(false, Ordering::SeqCst);
             self.settle_when_listed(watch);
         }
     }
@@ -221,9 +220,10 @@ impl<K: Watched + Resource<Scope = NamespaceResourceScope>> Watches<K> {
 
     /// Whether it is known whether there is an object of this name.
     pub(crate) fn is_settled(&self, name: &str) -> bool {
+        let is_listed = |watch: &Named<K>| watch.is_settled.load(Ordering::SeqCst) && watch.cache.is_ready();
         self.of_label(name).is_some()
             || self.0.is_whole && self.is_ready()
-            || self.named().get(name).is_some_and(|watch| watch.is_settled.load(Ordering::SeqCst))
+            || self.named().get(name).is_some_and(is_listed)
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<Arc<K>> {
@@ -259,18 +259,19 @@ impl<K: Watched + Resource<Scope = NamespaceResourceScope>> Watches<K> {
             || self.named().get(name).is_some_and(|watch| watch.cache.watch_error().is_some())
     }
 
+    /// Takes the answer to a read of this name that begins now, for [`Watches::was_read`].
+    pub(crate) fn answers(&self, name: &str) -> Option<ServerAnswers<K>> {
+        let by_name = self.named().get(name).map(|watch| watch.cache.answers());
+        by_name.or_else(|| self.0.has_label.then(|| self.0.labelled.answers()))
+    }
+
     /// An object of this name was read, or was not there. It counts until the watch that would tell of it works.
-    pub(crate) fn was_read(&self, name: &str, object: Option<K>) {
-        let by_name = self.named().get(name).map(|watch| watch.cache.clone());
-        let Some(cache) = by_name.or_else(|| self.0.has_label.then(|| self.0.labelled.clone())) else {
-            return;
-        };
+    pub(crate) fn was_read(&self, name: &str, object: Option<K>, answers: &ServerAnswers<K>) {
         match object {
-            Some(object) => drop(cache.wrote(object)),
+            Some(object) => drop(answers.wrote(object)),
             None => {
-                let key = self.key(name);
-                if let Some(uid) = cache.get(&key).and_then(|object| object.uid()) {
-                    cache.gone(&key, &uid);
+                if let Some(uid) = self.get(name).and_then(|object| object.uid()) {
+                    answers.gone(&self.key(name), &uid);
                 }
             }
         }

@@ -80,6 +80,9 @@ pub(super) struct Seen<'a> {
     pub(super) given_up: Option<GivenUp>,
     /// Harvester refused to make the object, and will until somebody changes a rule or a right there.
     pub(super) creation_refused: bool,
+    /// The status was empty while Harvester refused. What it shows on the host datapath now, where no annotation says whose
+    /// that is, somebody else wrote.
+    pub(super) shown_by_others: bool,
     /// How long the Service has been in its [`Phase`].
     pub(super) waited: Duration,
 }

@@ -21,6 +21,8 @@ pub(super) struct RefusedCreations(Mutex<HashMap<String, Refusals>>);
 struct Refusals {
     first: Instant,
     latest: Instant,
+    /// The status of the Service was empty since.
+    is_emptied: bool,
 }
 
 impl RefusedCreations {
@@ -29,8 +31,8 @@ impl RefusedCreations {
         if is_lasting(answer) {
             let now = Instant::now();
             let mut all = self.all();
-            let refusals = all.entry(service_uid.to_owned()).or_insert(Refusals { first: now, latest: now });
-            refusals.latest = now;
+            let refusals = all.entry(service_uid.to_owned());
+            refusals.or_insert(Refusals { first: now, latest: now, is_emptied: false }).latest = now;
         } else {
             self.forget(service_uid);
         }
@@ -43,9 +45,27 @@ impl RefusedCreations {
         self.all().get(service_uid).is_some_and(|it| it.latest.duration_since(it.first) >= ANSWER)
     }
 
+    /// The status of this Service is empty now.
+    pub(super) fn note_empty_status(&self, service_uid: &str) {
+        if let Some(refusals) = self.all().get_mut(service_uid) {
+            refusals.is_emptied = true;
+        }
+    }
+
+    /// Whether the status was empty while Harvester refused: what it shows now somebody else wrote since, and would write
+    /// again.
+    pub(super) fn has_emptied(&self, service_uid: &str) -> bool {
+        self.all().get(service_uid).is_some_and(|refusals| refusals.is_emptied)
+    }
+
     /// The object is there, or none is made now, or another answer came.
     pub(super) fn forget(&self, service_uid: &str) {
         self.all().remove(service_uid);
+    }
+
+    /// Another server answers.
+    pub(super) fn forget_all(&self) {
+        self.all().clear();
     }
 
     fn all(&self) -> MutexGuard<'_, HashMap<String, Refusals>> {
@@ -105,6 +125,38 @@ mod tests {
         sleep(ANSWER).await;
         refused.note_if_lasting("1", &no);
         assert!(refused.has("1"));
+    }
+
+    /// Another controller that serves the Service too writes its status again at once, and both would have no end.
+    #[tokio::test(start_paused = true)]
+    async fn a_status_is_emptied_once_in_a_row_of_refusals() {
+        let refused = RefusedCreations::default();
+        let no = Status::failure("loadbalancers is forbidden", "").with_code(403);
+        refused.note_empty_status("1");
+        assert!(!refused.has_emptied("1"), "nothing was refused");
+        refused.note_if_lasting("1", &no);
+        assert!(!refused.has_emptied("1"));
+        refused.note_empty_status("1");
+        refused.note_if_lasting("1", &no);
+        assert!(refused.has_emptied("1"));
+        refused.forget("1");
+        assert!(!refused.has_emptied("1"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_one_server_refused_is_not_held_against_the_next() {
+        let service: Service = serde_json::from_value(json!({
+            "metadata": {"name": "web", "namespace": "shop", "uid": "u"},
+            "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "nodePort": 30080}]}}))
+        .unwrap();
+        let (cloud, nodes) = denied(&Cache::of([service.clone()]));
+        let write = cloud.decide(&service, &nodes).write.expect("an object to make");
+        assert!(cloud.apply(write.clone()).await.is_err());
+        sleep(ANSWER).await;
+        assert!(cloud.apply(write.clone()).await.is_err() && cloud.see(&service, &nodes).creation_refused);
+        cloud.outage.moved();
+        assert!(!cloud.see(&service, &nodes).creation_refused);
+        assert!(cloud.apply(write).await.is_err() && !cloud.see(&service, &nodes).creation_refused);
     }
 
     /// It waits for its first answer.

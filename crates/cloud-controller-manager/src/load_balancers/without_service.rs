@@ -209,9 +209,10 @@ impl HarvesterLoadBalancers {
             json["metadata"]["annotations"][annotations::WITHOUT_SERVICE] = sentence.as_str().into();
         });
         let Some(json) = marked else { return Ok(Action::AwaitChange) };
+        let answers = self.objects.answers();
         match replace::<LoadBalancer>(&self.client, &json).await {
             Ok(written) => {
-                self.objects.wrote(written);
+                answers.wrote(written);
                 reports.done(key);
             }
             // somebody else writes it: the watch brings us back

@@ -121,6 +121,23 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    /// It serves the Service too, and the two would take turns without end.
+    #[simulated_only("ten seconds of refusals")]
+    async fn an_address_of_another_controller_on_the_host_datapath_is_taken_away_once_at_most(cluster: TestCluster) {
+        let harvester = limited(&cluster, |method, path| method == Method::POST && path.ends_with("/loadbalancers"));
+        let ccm = Ccm::start_on(&cluster, harvester, |_| ()).await;
+        join(&cluster, "worker-1", "worker-1", "").await;
+        join(&cluster, "worker-2", "worker-2", "").await;
+        create_service(&cluster, CHECKED, "").await;
+        let shows = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.7"}]}}});
+        cluster.guest.patch_status::<Service>("shop/web", shows.clone()).await;
+        cluster.advance(Duration::from_secs(60)).await;
+        cluster.guest.patch_status::<Service>("shop/web", shows).await;
+        cluster.advance(Duration::from_secs(60)).await;
+        assert_eq!((published(&cluster).await.1, told(&cluster, "AddressTakenBack").await), (vec!["192.0.2.7".to_owned()], 0));
+        ccm.stop().await;
+    }
+
     /// Only a try tells that Harvester makes objects again.
     #[simulated_only("ten seconds of refusals")]
     async fn an_object_is_made_again_though_the_status_may_not_be_emptied(cluster: TestCluster) {

@@ -26,6 +26,8 @@ pub(super) struct Store<K> {
     ended: HashSet<String>,
     /// What the list that is to come, or is coming in, has not named yet is another server's.
     is_elsewhere: bool,
+    /// How often another server was the one that answers. The watch follows later ([`Store::moves_elsewhere`]).
+    server: u64,
 }
 
 impl<K> Default for Store<K> {
@@ -37,6 +39,7 @@ impl<K> Default for Store<K> {
             relisting: None,
             ended: HashSet::new(),
             is_elsewhere: false,
+            server: 0,
         }
     }
 }
@@ -67,6 +70,16 @@ impl<K: Watched> Store<K> {
 
     pub(super) fn relist_begins(&mut self) {
         self.relisting = Some(HashSet::new());
+    }
+
+    /// The server that answers now, of those that did.
+    pub(super) fn server(&self) -> u64 {
+        self.server
+    }
+
+    /// Another server answers from now on.
+    pub(super) fn another_answers(&mut self) {
+        self.server += 1;
     }
 
     /// Another server is watched from now on. What the former one had is shown until the list of this one has come, and no

@@ -163,6 +163,7 @@ fn a_cache_that_is_to_list_anew_is_ready_with_that_list_alone_and_of_another_ser
         }
         // a list that was under way
         cache.on_event(watcher::Event::InitDone);
+        assert!(!is_elsewhere || !cache.is_ready());
         cache.begins_anew();
         assert!(!cache.is_ready());
         cache.on_event(watcher::Event::Init);
@@ -173,6 +174,51 @@ fn a_cache_that_is_to_list_anew_is_ready_with_that_list_alone_and_of_another_ser
             cache.list().iter().filter_map(|map| map.metadata.resource_version.clone()).collect();
         assert_eq!(versions, [expected]);
     }
+}
+
+/// A request may be under way for as long as its time limit, and no event of the next server would correct its answer.
+#[test]
+fn what_was_asked_of_the_former_server_changes_nothing_at_another_whenever_the_answer_comes() {
+    let map = |name: &str, version: u64| -> ConfigMap {
+        let metadata =
+            json!({"name": name, "namespace": "shop", "uid": "u", "resourceVersion": version.to_string()});
+        serde_json::from_value(json!({"metadata": metadata})).unwrap()
+    };
+    let event = |name: &str, version: u64| -> Undecoded {
+        serde_json::from_value(serde_json::to_value(map(name, version)).unwrap()).unwrap()
+    };
+    let cache = Cache::<ConfigMap>::keeping(Box::new(|_| ()), Some(Arc::default()));
+    let known = || -> Vec<_> {
+        let all = cache.list().into_iter();
+        all.map(|map| (map.metadata.name.clone().unwrap(), store::version_of(&*map))).collect()
+    };
+    cache.on_event(watcher::Event::Apply(event("web", 9)));
+    let former = cache.answers();
+    let is_told_late = |expected: &[(&str, u64)]| {
+        former.wrote(map("web", 10));
+        former.wrote(map("api", 11));
+        former.gone(&ObjectKey::new("shop", "web"), "u");
+        let expected: Vec<_> =
+            expected.iter().map(|(name, version)| ((*name).to_owned(), *version)).collect();
+        assert_eq!(known(), expected);
+    };
+    assert!(former.are_of_this_server());
+    cache.relist_elsewhere();
+    assert!(!former.are_of_this_server());
+    is_told_late(&[("web", 9)]);
+    cache.begins_anew();
+    cache.on_event(watcher::Event::Init);
+    is_told_late(&[("web", 9)]);
+    cache.on_event(watcher::Event::InitApply(event("web", 3)));
+    is_told_late(&[("web", 3)]);
+    cache.on_event(watcher::Event::InitDone);
+    is_told_late(&[("web", 3)]);
+    let next = cache.answers();
+    next.wrote(map("web", 4));
+    next.wrote(map("api", 5));
+    is_told_late(&[("api", 5), ("web", 4)]);
+    next.gone(&ObjectKey::new("shop", "api"), "u");
+    is_told_late(&[("web", 4)]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -98,7 +98,11 @@ pub(super) fn path_of_orphaned_address(seen: &Seen<'_>, forbidden: bool) -> Opti
         return None;
     }
     let path = settled(seen.service, None)?;
-    (path == Datapath::Host || orphaned(seen.service).is_some()).then_some(path)
+    let was_given = match path {
+        Datapath::Host => !seen.shown_by_others,
+        Datapath::Guest => orphaned(seen.service).is_some(),
+    };
+    was_given.then_some(path)
 }
 
 /// The address in the guest that nothing in Harvester holds once the Service's object is gone. A lease is kube-vip's own.

@@ -76,6 +76,7 @@ fn decided_in(
         secondaries: Secondaries::default(),
         given_up: None,
         creation_refused: false,
+        shown_by_others: false,
         waited: Duration::ZERO,
     };
     change(&mut seen);

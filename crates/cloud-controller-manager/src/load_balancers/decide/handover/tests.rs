@@ -181,6 +181,8 @@ fn an_address_in_the_guest_whose_object_is_gone_goes_where_the_flags_exclude_tha
 #[case::harvester_is_out_of_reach_on_the_host(on_host(), |seen: &mut Seen<'_>| {
     seen.load_balancers_out_of_reach = Some("down".to_owned());
 })]
+// and another controller writes it again
+#[case::shown_by_another_controller(on_host(), |seen: &mut Seen<'_>| seen.shown_by_others = true)]
 #[case::no_machine_is_listed(on_guest(), |seen: &mut Seen<'_>| seen.backends = None)]
 #[case::no_machine_is_listed_on_the_host(on_host(), |seen: &mut Seen<'_>| seen.backends = None)]
 fn an_address_that_no_object_gave_or_that_an_unseen_one_may_hold_stays_published(

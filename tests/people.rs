@@ -120,7 +120,17 @@ fn a_kubeconfig_that_cannot_be_opened_is_a_red_line_of_doctor() {
 /// By SIGTERM, as by Ctrl-C: a shell starts what runs in its background so that it passes SIGINT over.
 #[test]
 fn a_tool_that_waits_for_the_plugin_of_a_kubeconfig_is_ended_at_once() {
-    for words in [&["doctor"][..], &["status"], &["explain", "service", "shop/web"], &["orphans"]] {
+    let by_signal = 128 + 15;
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/tools.md")).unwrap();
+    assert!(page.contains(&format!("a tool exits with 130 or {by_signal}")), "docs/tools.md");
+    let table: [(&[&str], i32); 5] = [
+        (&["doctor"], by_signal),
+        (&["status", "--watch"], by_signal),
+        (&["explain", "service", "shop/web"], by_signal),
+        (&["orphans"], by_signal),
+        (&["dashboard", "--address=127.0.0.1:0"], 0),
+    ];
+    for (words, code) in table {
         let folder = tempfile::tempdir().unwrap();
         let [kubeconfig, plugin] = ["kubeconfig", "plugin"].map(|name| folder.path().join(name));
         let script = format!("echo $$ > {}; exec sleep 60", plugin.display());
@@ -142,7 +152,7 @@ fn a_tool_that_waits_for_the_plugin_of_a_kubeconfig_is_ended_at_once() {
         assert!(end(&tool.id().to_string()).success());
         // by a handler: Linux passes no other signal to process 1 of a container
         let ended = tool.wait().unwrap();
-        assert_eq!(ended.code(), Some(128 + 15), "{words:?}: {ended}");
+        assert_eq!(ended.code(), Some(code), "{words:?}: {ended}");
         assert!(end(&plugin).success());
     }
 }

@@ -126,15 +126,15 @@ fn an_upgrade_leaves_secrets_alone_that_the_webhook_made_itself_and_brings_those
     remove_secrets(lab);
 }
 
-/// The lines of a block of docs/install.md that begin so, as somebody types them in the folder of this repository.
-fn typed(lab: &Lab, beginning: &str) {
+/// What the line of a block of docs/install.md that begins so prints, as somebody types it in the folder of this repository.
+fn typed(lab: &Lab, beginning: &str) -> String {
     let document = fs::read_to_string(root().join("docs/install.md")).unwrap();
     let line =
         document.lines().find(|line| line.strip_prefix("    ").is_some_and(|it| it.starts_with(beginning)));
     let line = line.unwrap_or_else(|| panic!("docs/install.md has no {beginning}")).trim();
     let with = line.replacen("kubectl", &format!("'{}'", lab.kubectl.display()), 1);
     let line = format!("cd '{}' && {with}", root().display());
-    lab.try_run(Path::new("sh"), &["-c", &line]).unwrap_or_else(|why| panic!("{line}: {why}"));
+    lab.try_run(Path::new("sh"), &["-c", &line]).unwrap_or_else(|why| panic!("{line}: {why}"))
 }
 
 /// Harvester's own chart has the definitions, so that no chart of ours can.
@@ -150,6 +150,8 @@ fn the_documented_commands_give_harvesters_definitions_our_fields_and_fleet_lets
             "values": {"harvester-load-balancer": {"enabled": true}, "longhorn": {"enabled": true}},
             "diff": {"comparePatches": [{"kind": "CustomResourceDefinition", "name": "volumes.longhorn.io"}]},
         },
+        // as Fleet tells it of a bundle, and no column of kubectl's table
+        "status": {"display": {"readyClusters": "0/1", "state": "Modified"}},
     });
     let file = lab.folder.join("managed.json");
     fs::write(&file, managed.to_string()).unwrap();
@@ -178,6 +180,7 @@ fn the_documented_commands_give_harvesters_definitions_our_fields_and_fleet_lets
         "clientConfig": {"url": "https://127.0.0.1:1/v1/webhook/conversion"}}}}}"#;
     lab.kubectl(&["patch", "crd", &definitions[1], "--type=merge", "-p", conversion]);
     typed(lab, "kubectl -n harvester-system set env ");
+    assert_eq!(typed(lab, "kubectl get managedchart harvester -n fleet-local "), "Modified");
     let of = |name: &str| lab.get(NAMESPACE, &format!("crd/{name}"))["spec"].clone();
     let quota = "/versions/0/schema/openAPIV3Schema/properties/spec/properties/quota";
     for round in 0..2 {

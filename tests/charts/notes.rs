@@ -1,8 +1,8 @@
 //! What helm says after an installation.
 
-use std::{path::Path, process::Command};
+use std::{fs, path::Path, process::Command};
 
-use super::{CHARTS, chart, helm, output};
+use super::{CHARTS, chart, helm, output, root};
 
 /// As `helm install` prints them.
 fn notes(helm: &Path, name: &str, namespace: &str, options: &str) -> String {
@@ -38,5 +38,27 @@ fn the_notes_name_the_key_of_the_secret_that_the_chart_asks_for() {
             let notes = notes(&helm, name, "kube-system", &options);
             assert!(notes.contains(&format!("from Secret kube-system/lab, key {asked}.")), "{notes}");
         }
+    }
+}
+
+/// No chart gives Harvester's Pods the variable by which they serve them.
+#[test]
+fn inside_harvester_the_notes_say_how_its_pods_serve_the_metrics_that_are_asked_for() {
+    let Some(helm) = helm() else { return };
+    let page = fs::read_to_string(root().join("docs/install.md")).unwrap();
+    let lines = page.lines().filter_map(|line| line.strip_prefix("    "));
+    let mut lines = lines.filter(|line| line.ends_with("-webhook METRICS_ADDRESS=:9402"));
+    let line = lines.next().unwrap();
+    let notes = |more: &str| {
+        notes(&helm, "harvester-load-balancer", "harvester-system", &format!("insideHarvester=true{more}"))
+    };
+    let on = ",metrics.serviceMonitor.enabled=true";
+    for (port, expected) in [("", "9402"), (",metrics.port=9500", "9500")] {
+        let told = notes(&format!("{on}{port}"));
+        let expected = line.replace("9402", expected);
+        assert!(told.lines().any(|line| line.strip_prefix("  ") == Some(&*expected)), "{told}");
+    }
+    for off in ["", &format!("{on},metrics.enabled=false")] {
+        assert!(!notes(off).contains("METRICS_ADDRESS"), "{off}");
     }
 }

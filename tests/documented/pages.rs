@@ -57,7 +57,7 @@ const NODE_DRIVER: [Rule; 8] = [
     Rule { begins: "kubectl rollout status deployment rancher ", left_out: "the same", ..TYPED },
 ];
 
-const INSTALL: [Rule; 29] = [
+const INSTALL: [Rule; 30] = [
     Rule {
         begins: "cargo xtask image",
         left_out: "it builds for an hour, and pushes need a registry",
@@ -112,6 +112,7 @@ const INSTALL: [Rule; 29] = [
         left_out: "charts/harvester.rs types these",
         ..TYPED
     },
+    Rule { begins: "kubectl get managedchart ", left_out: "the same", ..TYPED },
     Rule {
         begins: "kubectl apply --server-side --force-conflicts -f deploy/crds",
         left_out: "the same",

@@ -88,7 +88,10 @@ fn loopback(text: &str) -> Result<SocketAddr, String> {
 async fn serve(flags: Flags, process: Process) -> Result<(), String> {
     let agent = format!("harvester-cloud-provider/{} dashboard", env!("CARGO_PKG_VERSION"));
     let from = Local { kubeconfig: flags.kubeconfig.clone(), master: None };
-    let client = local(&from, &Options::named(&agent)).map_err(|error| error.to_string())?;
+    // the exec plugin of a kubeconfig may hang, in a thread that nobody can cancel
+    let opening = tokio::task::spawn_blocking(move || local(&from, &Options::named(&agent)));
+    let Some(opened) = process.tasks.stop.run_until_cancelled(opening).await else { return Ok(()) };
+    let client = opened.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
     let taken = |error: io::Error| {
         let address = flags.address;
         format!("serve at {address}: {error}; --address={}:0 takes any port that is free", address.ip())

@@ -40,6 +40,6 @@ pub use directory::{FoundBy, is_uid};
 pub use host_names::right as host_name_right;
 pub use instance_labels::{InstanceLabels, TopologyLabels};
 pub use other_owners::{id_of_other_cloud, is_externally_managed, is_id_of_other_cloud};
-pub use recreation_advice::{may_run_etcd, recreation_advice};
+pub use recreation_advice::{may_run_etcd, recreation_advice, recreation_advice_of_some};
 pub use vm_state::VmState;
 pub use vms::{Backend, Backends, GuestVms, Lookup, Vm, VmSettings};

@@ -12,16 +12,30 @@ pub fn may_run_etcd(has_label: impl Fn(&str) -> bool) -> bool {
     SERVER_ROLES.into_iter().any(has_label)
 }
 
-/// What helps Nodes that have to be made anew. `which`: all of them, in words; `servers`: those on which etcd may run, a name or
-/// "each of" some names; `then`: what follows for each Node.
-pub fn recreation_advice(which: &str, servers: &str, then: &str) -> String {
+/// What helps a Node that has to be made anew, or some of which none may run etcd. `which`: all of them, in words; `server`: the
+/// name of the one Node, where etcd may run on it; `then`: what follows for each Node.
+pub fn recreation_advice(which: &str, server: &str, then: &str) -> String {
     let mend = format!("drain {which}, delete it and {then}, one Node at a time");
-    if servers.is_empty() {
+    if server.is_empty() {
         return mend;
     }
+    format!("{}{mend}", replacement(server, ""))
+}
+
+/// The same for some Nodes. `servers`: those on which etcd may run, also such as `which` does not mean. Which Nodes are meant, and
+/// that they go one at a time, comes first: whoever replaces two of three servers at once has no quorum.
+pub fn recreation_advice_of_some(which: &str, servers: &str, then: &str) -> String {
+    if servers.is_empty() {
+        return recreation_advice(which, "", then);
+    }
+    let replacement = replacement("it", &format!(" (perhaps on {servers})"));
+    format!("one Node at a time, with {which}: {replacement}drain it, delete it and {then}")
+}
+
+fn replacement(node: &str, on_which: &str) -> String {
     format!(
-        "replace {servers} by a new server where RKE2 or K3s runs etcd on it, because its etcd member goes with the Node; where \
-         none runs, {mend}"
+        "replace {node} by a new server where RKE2 or K3s runs etcd on it{on_which}, because its etcd member goes with the Node; \
+         where none runs, "
     )
 }
 
@@ -39,6 +53,7 @@ mod tests {
             "{replaced}"
         );
         assert!(replaced.ends_with(&format!("; where none runs, {drained}")), "{replaced}");
+        assert_eq!(recreation_advice_of_some("node a", "", "restart its kubelet"), drained);
         for (label, expected) in
             SERVER_ROLES.map(|label| (label, true)).into_iter().chain([("worker", false)])
         {

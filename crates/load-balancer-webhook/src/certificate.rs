@@ -54,6 +54,17 @@ impl Authority {
         let is_named = |subject: &[u8]| subject.windows(name.len()).any(|part| part == name);
         is_read && roots.roots.iter().any(|root| is_named(root.subject.as_ref()))
     }
+
+    /// Whether the key beside its certificate is its own.
+    pub(crate) fn has_its_key(&self) -> bool {
+        let certificate = CertificateDer::from_pem_slice(self.certificate.as_bytes());
+        let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes());
+        let (Ok(certificate), Ok(key)) = (certificate, key) else {
+            return false;
+        };
+        let provider = rustls::crypto::ring::default_provider();
+        CertifiedKey::from_der(vec![certificate], key, &provider).is_ok()
+    }
 }
 
 /// A serving certificate.

@@ -5,7 +5,9 @@
 //! turn and for ever. So what comes back within [`LEFT_FOR`] after this process stored its own is left there for the rest of that
 //! time, while the process serves and registers the pair that it has in memory. Afterwards it puts its authority back: a new one
 //! would be three registrations, and other replicas would serve by the former until they see it. A secret that is deleted or
-//! emptied is no keeper's, and is filled at once: people empty it to have a certificate made anew. Pure.
+//! emptied is no keeper's, and is filled at once: people empty it to have a certificate made anew. An authority that a rotator
+//! made is a replica's, and is followed, also an older one out of a backup; only the one just before this process's own has come
+//! back. Pure.
 
 use std::collections::BTreeSet;
 
@@ -77,6 +79,7 @@ impl Kept {
         let is_successor_or_ours = authority.as_ref().is_some_and(|authority| {
             authority.former.as_ref() == Some(&own.certificate)
                 || self.ca.as_ref().is_some_and(|(stored, _)| stored == authority)
+                || is_of_replica(authority, own, names, now)
         });
         let is_taken = if is_known {
             serving.as_ref() == Some(own_serving)
@@ -149,6 +152,15 @@ fn is_good(authority: &Authority, serving: &Serving, names: &BTreeSet<String>, n
     matches!(state(Some(authority), Some(serving), names, now), State::Good { .. })
 }
 
+/// Whether a replica may have made this authority, perhaps after one that this process has not seen: a watch need not bring each.
+/// One whose end is near would be made anew at once, and brought back by its keeper.
+fn is_of_replica(authority: &Authority, own: &Authority, names: &BTreeSet<String>, now: Timestamp) -> bool {
+    own.former.as_ref() != Some(&authority.certificate)
+        && state(Some(authority), None, names, now) == State::NeedsServing
+        && authority.is_ours()
+        && authority.has_its_key()
+}
+
 #[cfg(test)]
 mod tests {
     use k8s_openapi::ByteString;
@@ -216,31 +228,42 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_authority_that_comes_back_is_left_and_a_pair_of_another_replica_is_taken() {
-        let ((authority, serving), (foreign, other)) = (pair(), pair());
-        let (ca, tls) = (with_authority(None, "lb", &authority), with_serving(None, "lb", &serving));
-        let (mut kept, begun) = (Kept::default(), Instant::now());
-        let (former, its_serving) = pair();
-        let (former, its_serving) =
-            (with_authority(None, "lb", &former), with_serving(None, "lb", &its_serving));
-        look(&mut kept, Some(&former), Some(&its_serving), begun);
-        kept.stored_authority(authority.clone(), begun);
-        assert_eq!(look(&mut kept, Some(&ca), Some(&its_serving), begun).left, None, "it signs next");
-        kept.stored_serving(authority.clone(), serving, &names(), now(), begun);
-        let theirs = with_authority(Some(ca), "lb", &foreign);
-        let chosen = look(&mut kept, Some(&theirs), Some(&tls), begun);
-        assert_eq!((chosen.authority, chosen.left), (Some(authority.clone()), Some((CA_SECRET, Told::Now))));
+        let ((former, its_serving), (other, serving_of_other)) = (pair(), pair());
+        let authority = new_authority(Some(former.certificate.clone()), now()).unwrap();
+        let serving = new_serving(&authority, &names(), now()).unwrap();
+        let strange = rcgen::generate_simple_self_signed(vec!["other".to_owned()]).unwrap();
+        let (certificate, key) = (strange.cert.pem(), strange.signing_key.serialize_pem());
+        let strange = Authority { certificate, key, ..other.clone() };
+        for theirs in [&former, &strange] {
+            let (ca, tls) = (with_authority(None, "lb", &authority), with_serving(None, "lb", &serving));
+            let (mut kept, begun) = (Kept::default(), Instant::now());
+            let its_serving = with_serving(None, "lb", &its_serving);
+            look(&mut kept, Some(&with_authority(None, "lb", &former)), Some(&its_serving), begun);
+            kept.stored_authority(authority.clone(), begun);
+            assert_eq!(look(&mut kept, Some(&ca), Some(&its_serving), begun).left, None, "it signs next");
+            kept.stored_serving(authority.clone(), serving.clone(), &names(), now(), begun);
+            let theirs = with_authority(Some(ca), "lb", theirs);
+            let chosen = look(&mut kept, Some(&theirs), Some(&tls), begun);
+            let left = Some((CA_SECRET, Told::Now));
+            assert_eq!((chosen.authority, chosen.left), (Some(authority.clone()), left));
 
-        // it is put back then: no new one, which the other replicas would have to follow
-        let chosen = look(&mut kept, Some(&theirs), Some(&tls), begun + LEFT_FOR);
-        assert_eq!((chosen.authority, chosen.put_back), (Some(authority.clone()), true));
-        assert_eq!((chosen.left, kept.until()), (None, None));
-        kept.stored_authority(authority, begun + LEFT_FOR);
-        let chosen = look(&mut kept, Some(&theirs), Some(&tls), begun + LEFT_FOR);
-        assert_eq!((chosen.put_back, chosen.left), (false, Some((CA_SECRET, Told::Now))));
+            // it is put back then: no new one, which the other replicas would have to follow
+            let chosen = look(&mut kept, Some(&theirs), Some(&tls), begun + LEFT_FOR);
+            assert_eq!((chosen.authority, chosen.put_back), (Some(authority.clone()), true));
+            assert_eq!((chosen.left, kept.until()), (None, None));
+            kept.stored_authority(authority.clone(), begun + LEFT_FOR);
+            let chosen = look(&mut kept, Some(&theirs), Some(&tls), begun + LEFT_FOR);
+            assert_eq!((chosen.put_back, chosen.left), (false, left));
 
-        let chosen = look(&mut kept, Some(&theirs), Some(&with_serving(None, "lb", &other)), begun);
-        assert_eq!((chosen.authority, chosen.serving), (Some(foreign), Some(other)));
-        assert_eq!((chosen.left, kept.until()), (None, None));
+            let ca = with_authority(None, "lb", &other);
+            let tls = with_serving(None, "lb", &serving_of_other);
+            let chosen = look(&mut kept, Some(&ca), Some(&tls), begun);
+            assert_eq!(
+                (chosen.authority, chosen.serving),
+                (Some(other.clone()), Some(serving_of_other.clone()))
+            );
+            assert_eq!((chosen.left, kept.until()), (None, None));
+        }
     }
 
     #[test]
@@ -261,12 +284,26 @@ mod tests {
     async fn an_authority_that_another_replica_has_just_made_is_followed() {
         let (authority, serving) = pair();
         let (ca, tls) = (with_authority(None, "lb", &authority), with_serving(None, "lb", &serving));
-        let (mut kept, begun) = (Kept::default(), Instant::now());
-        look(&mut kept, Some(&ca), Some(&tls), begun);
-        kept.stored_authority(authority.clone(), begun);
-        let next = new_authority(Some(authority.certificate), now()).unwrap();
-        let chosen = look(&mut kept, Some(&with_authority(Some(ca), "lb", &next)), Some(&tls), begun);
-        assert_eq!((chosen.authority, chosen.put_back, chosen.left), (Some(next), false, None));
+        let next = new_authority(Some(authority.certificate.clone()), now()).unwrap();
+        // a watch that a proxy held may bring the second of two alone
+        let last = new_authority(Some(next.certificate.clone()), now()).unwrap();
+        let mixed = Authority { key: pair().0.key, ..last.clone() };
+        let old = new_authority(None, "2017-01-01T10:00:00Z".parse().unwrap()).unwrap();
+        for stored_here in [true, false] {
+            let (mut kept, begun) = (Kept::default(), Instant::now());
+            look(&mut kept, Some(&ca), Some(&tls), begun);
+            if stored_here {
+                kept.stored_authority(authority.clone(), begun);
+            }
+            for (made, is_followed) in [(&next, true), (&last, true), (&mixed, false), (&old, false)] {
+                let ca = with_authority(Some(ca.clone()), "lb", made);
+                let chosen = look(&mut kept, Some(&ca), Some(&tls), begun);
+                let expected = if is_followed { made } else { &authority };
+                assert_eq!(chosen.authority.as_ref(), Some(expected));
+                assert_eq!(chosen.put_back, !is_followed && !stored_here);
+                assert_eq!(chosen.left.is_some(), !is_followed && stored_here);
+            }
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use std::{
     net::IpAddr,
 };
 
-use guest_vms::{is_id_of_other_cloud, may_run_etcd};
+use guest_vms::{is_id_of_other_cloud, may_run_etcd, recreation_advice_of_some};
 use harvester_api::{annotations, labels, names};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
@@ -77,12 +77,8 @@ fn is_server(node: &Value) -> bool {
 /// What helps Nodes whose provider ID is wrong. `which`: those of them that are meant, in words.
 fn recreation_advice(which: &str, nodes: &[&Value]) -> String {
     let servers: Vec<_> = nodes.iter().copied().filter(|node| is_server(node)).collect();
-    let servers = match &servers[..] {
-        [] => String::new(),
-        [one] => name(one).to_owned(),
-        all => format!("each of {}", named(all)),
-    };
-    let mend = guest_vms::recreation_advice(which, &servers, "start its kubelet anew without --provider-id");
+    let then = "start its kubelet anew without --provider-id";
+    let mend = recreation_advice_of_some(which, &named(&servers), then);
     format!("{mend}; a provider ID does not change")
 }
 

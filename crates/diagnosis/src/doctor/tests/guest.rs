@@ -100,27 +100,49 @@ fn a_node_is_drained_before_it_is_deleted_and_a_server_with_etcd_is_replaced(
     });
     let [found] = &found[..] else { panic!("{found:#?}") };
     let mend = found.mend.as_ref().unwrap();
-    assert!(
-        mend.contains("drain each ") && mend.contains(", delete it and start its kubelet anew"),
-        "{mend}"
-    );
-    assert!(mend.contains(", one Node at a time"), "{mend}");
-    assert_eq!(mend.contains("replace blue-2 by a new server where RKE2"), is_replaced, "{mend}");
+    assert!(mend.contains(", delete it and start its kubelet anew"), "{mend}");
+    let (expected, unwanted) = ("one Node at a time, with each ", ", one Node at a time");
+    let server = " by a new server where RKE2 or K3s runs etcd on it";
+    if is_replaced {
+        assert!(mend.contains(expected) && !mend.contains(unwanted), "{mend}");
+        assert!(mend.contains(&format!(": replace it{server}")), "{mend}");
+        assert!(mend.contains("(perhaps on blue-2)"), "{mend}");
+        assert!(mend.contains("; where none runs, drain it, "), "{mend}");
+    } else {
+        assert!(mend.contains("drain each ") && mend.contains(unwanted) && !mend.contains(server), "{mend}");
+    }
 }
 
-#[test]
-fn several_servers_with_etcd_are_each_replaced_by_one_of_their_own() {
-    let found = red_with("aws:///i-0123", true, |facts| {
+/// Whoever replaces two of three servers at once, or one that is right, has lost etcd's quorum.
+#[rstest]
+#[case::of_rke2("rke2://blue", "nodes", "; then one Node at a time, with each of these Nodes: replace it ")]
+#[case::of_another_cloud(
+    "aws:///i-0123",
+    "nodes",
+    "one Node at a time, with each that is a VirtualMachine of Harvester: replace it "
+)]
+#[case::of_one_machine(
+    "harvester://uid-1",
+    "machines",
+    "one Node at a time, with each Node that does not run in that machine: replace it "
+)]
+fn servers_with_etcd_are_replaced_one_at_a_time_and_those_that_are_right_stay(
+    #[case] provider_id: &str,
+    #[case] id: &str,
+    #[case] words: &str,
+) {
+    let found = red_with(provider_id, true, |facts| {
         change(&mut facts.guest, read::NODES, |all| {
             for node in all["items"].as_array_mut().unwrap() {
                 node["metadata"]["labels"] = json!({"node-role.kubernetes.io/etcd": "true"});
-                node["spec"]["providerID"] = json!("aws:///i-0123");
+                node["spec"]["providerID"] = json!(provider_id);
             }
         });
     });
-    let found = found.iter().find(|finding| finding.id == "nodes").unwrap();
+    let found = found.iter().find(|finding| finding.id == id).unwrap();
     let mend = found.mend.as_ref().unwrap();
-    assert!(mend.starts_with("replace each of blue-1, blue-2 by a new server where "), "{mend}");
+    assert!(mend.contains(words) && mend.contains("(perhaps on blue-1, blue-2)"), "{mend}");
+    assert_eq!(mend.matches("replace").count(), 1, "{mend}");
 }
 
 /// It is the one that takes the taint away.

@@ -264,13 +264,12 @@ impl<K: Watched> Cache<K> {
         ServerAnswers::of(self)
     }
 
-    /// What a read returned past a watch that is behind. Nothing while a list is under way, which may be newer.
+    /// What a read returned past a watch that is behind. A list that is under way may be newer, and slow: until it is complete
+    /// the object is there.
     pub fn saw(&self, object: K) {
-        if self.is_ready() {
-            let object = self.trimmed(object);
-            let change = self.known().saw(object);
-            self.tell(change);
-        }
+        let object = self.trimmed(object);
+        let change = self.known().saw(object);
+        self.tell(change);
     }
 
     /// The server said that the object with this key and UID is gone.

@@ -179,10 +179,14 @@ impl<K: Watched> Store<K> {
         }
     }
 
-    /// Of a read. It may be older than a list that is under way, or than an end that we know of.
+    /// Of a read. It may be older than an end that we know of, or than a list that is under way: where that does not name the
+    /// object, it is gone when the list is complete.
     pub(super) fn saw(&mut self, object: Arc<K>) -> Option<Change<K>> {
+        let (key, version) = (ObjectKey::of(&*object), version_of(&*object));
         let has_ended = object.uid().is_some_and(|uid| self.ended.contains(&uid));
-        if self.relisting.is_some() || has_ended { None } else { self.wrote(object) }
+        let known = self.objects.get(&key).map_or(self.watched, |known| version_of(&**known));
+        let is_news = version > known && !has_ended && !self.is_elsewhere;
+        is_news.then(|| self.insert(key, object))
     }
 
     pub(super) fn gone(&mut self, key: &ObjectKey, uid: &str) -> Option<Change<K>> {
@@ -302,6 +306,26 @@ mod tests {
         known.wrote(map("b", 9));
         assert!(known.relist_ends().is_empty());
         assert_eq!(version(&known), Some(9));
+    }
+
+    #[test]
+    fn what_a_read_shows_while_a_list_comes_in_is_known_at_once_and_stays_where_the_list_names_it() {
+        for is_named in [true, false] {
+            let mut known = Store::default();
+            known.applied(Ok(map("a", 5)));
+            known.relist_begins();
+            assert!(known.saw(map("a", 7)).is_some());
+            if is_named {
+                assert!(known.relisted(Ok(map("a", 6))).is_none(), "it was listed before");
+            }
+            known.relist_ends();
+            assert_eq!(version(&known), is_named.then_some(7));
+        }
+        let mut known = Store::default();
+        known.applied(Ok(map("a", 5)));
+        known.deleted(Ok(map("a", 8)));
+        known.relist_begins();
+        assert!(known.saw(map("a", 7)).is_none(), "it was deleted since");
     }
 
     /// One that was rebuilt, or restored from a copy, has objects of the same names, and counts from below.

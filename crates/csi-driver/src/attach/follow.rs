@@ -1,7 +1,10 @@
 //! Hosts up to Harvester 1.7 take nothing from the template of a machine that runs, and say nothing of that
 //! (docs/contract/csi-driver.md#ways). Where the role lets this driver patch machines, a volume may so be in the template
 //! alone, or in the instance alone. Which volumes those are is seen of each volume by itself: this process may have
-//! learned of the other way by another volume, or be new.
+//! learned of the other way by another volume, or be new. What a watch shows of them is a reason to look, and none to write: a
+//! subresource knows no version, and a disk that came is never pulled.
+
+use std::sync::Arc;
 
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
 use tokio::time::{Duration, Instant};
@@ -66,6 +69,14 @@ impl Session<'_> {
                 return Ok(Followed::Wait(following.ask_at));
             }
         }
+        let name = vm.metadata.name.as_deref().unwrap_or_default();
+        let (vm, vmi) = self.past_watches(name).await?;
+        let is_so =
+            |vm: &&Arc<VirtualMachine>| hotplug::unfollowed(vm, vmi.as_deref(), volume) == Some(unfollowed);
+        let Some(vm) = vm.as_ref().filter(is_so) else {
+            following.ask_at = None;
+            return Ok(Followed::Wait(None));
+        };
         let written = match unfollowed {
             // it goes in again by the way that this host has
             Unfollowed::Added => match plug.remove_from_template(vm, volume).await? {
@@ -86,7 +97,6 @@ impl Session<'_> {
             }
             // of the instance the machine's version says nothing
             Written::Refused { why, .. } => {
-                let name = vm.metadata.name.as_deref().unwrap_or_default();
                 let vmi = self.read_instance(name).await?;
                 match hotplug::unfollowed(vm, vmi.as_deref(), volume) {
                     Some(_) => Err(why),
@@ -94,5 +104,17 @@ impl Session<'_> {
                 }
             }
         }
+    }
+
+    /// The machine and its instance as they are now. Where watches show less the caches know it from now on, and the call wakes.
+    async fn past_watches(
+        &self,
+        name: &str,
+    ) -> Result<(Option<Arc<VirtualMachine>>, Option<Arc<VirtualMachineInstance>>), Refusal> {
+        let (vm, vmi) = tokio::try_join!(self.read_machine(name), self.read_instance(name))?;
+        if let (Some(vmi), Some(instances)) = (&vmi, self.call.instances().await) {
+            instances.saw(VirtualMachineInstance::clone(vmi));
+        }
+        Ok((vm, vmi))
     }
 }

@@ -54,13 +54,14 @@ fn truth(machine: &Machine, recorded: &Recorded, other: Option<Machine>) -> Trut
 }
 
 impl Session<'_> {
-    /// The end of an attachment: refused where another machine has the volume too. A watch that has delivered our own write has
-    /// delivered all earlier ones, so the caches show where the volume was at that write. Of a disk that an earlier call has
-    /// added there is no such proof: then a cache that has been quiet for a while is not trusted.
+    /// The end of an attachment: refused where another machine has the volume too. A watch that has delivered our own write, or
+    /// what came of it, has delivered all earlier ones, so the caches show where the volume was at that write: a template
+    /// may have it no more, and its instance yet. Of a disk that an earlier call has added there is no such proof: then a
+    /// cache that has been quiet for a while is not trusted.
     pub(super) async fn alone_in(&self, machine: &str, added: &Added) -> Result<(), Refusal> {
         let uncached = match added {
             Added::No => self.call.may_be_silent().await,
-            Added::OnVersion(version) => !self.call.echoes(version).await,
+            Added::OnVersion(version) => !self.call.echoes(machine, version).await,
             Added::Blindly => true,
         };
         let mut others = self.machines_with_volume(Some(machine), uncached).await?;

@@ -34,8 +34,9 @@ const LISTED_WITHIN: Duration = Duration::from_secs(2);
 pub const SILENT_AFTER: Duration = Duration::from_secs(5);
 /// A watch that works delivers so soon what the host has answered.
 const ECHOED_WITHIN: Duration = Duration::from_secs(1);
-/// A read by which a watch is judged; one that takes longer says nothing.
-const READ_WITHIN: Duration = Duration::from_secs(2);
+/// A read by which a watch is judged; one that takes longer says nothing. It may be slow, as the host is: the watch has the more
+/// time to deliver what it shows.
+const READ_WITHIN: Duration = Duration::from_secs(10);
 /// A comparison of a machine serves all calls that begin one so soon after it.
 const COMPARED_FOR_ALL: Duration = Duration::from_secs(2);
 /// Stale watches are listed anew, and not again before: a host may be slow, and lists cost it more than watches.
@@ -84,7 +85,7 @@ struct Running {
 
 impl Running {
     /// They share the route to the host: what holds one connection holds others. One that tells of anything is only late,
-    /// and a list that is under way is let finish.
+    /// a list that is under way is let finish, and one that is broken begins anew by itself, when the host lets it.
     fn relist_silent(&mut self) {
         if self.relisted_at.is_some_and(|last| last.elapsed() < RELIST_AT_MOST_EVERY) {
             return;
@@ -98,7 +99,7 @@ impl Running {
 }
 
 fn relist_if_silent<K: Watched>(cache: &Cache<K>) -> bool {
-    let is_due = cache.is_ready() && cache.silent_for() >= SILENT_AFTER;
+    let is_due = cache.is_ready() && cache.watch_error().is_none() && cache.silent_for() >= SILENT_AFTER;
     if is_due {
         cache.relist();
     }
@@ -196,9 +197,14 @@ impl Watches {
         tokio::join!(of_machines, of_claim);
     }
 
-    /// Has the cache know what a read shows that its silent watch does not deliver, and silent watches listed anew. What has gone
-    /// meanwhile is not in that list.
+    /// Has the cache know what a read shows that its silent watch does not deliver, and silent watches listed anew. A list that
+    /// begins now does not name what is gone.
     async fn look_past<K: Watched>(&self, cache: &Cache<K>, api: Api<K>, key: &ObjectKey) {
+        sleep(SILENT_AFTER.saturating_sub(cache.silent_for())).await;
+        // who waited may have been answered
+        if !self.0.waiting().contains_key(&key.name) {
+            return;
+        }
         match past(cache, api, key).await {
             Some(Read::There(object)) => cache.saw(object),
             Some(Read::Gone(uid)) => cache.gone(key, &uid),
@@ -293,19 +299,21 @@ impl Watching {
         working(claims).await
     }
 
-    /// Whether the watch of machines has told nothing for so long that it may be held by a proxy.
+    /// Whether the watch of machines, or that of instances, has told nothing for so long that it may be held by a proxy.
     pub async fn may_be_silent(&self) -> bool {
-        self.machines().await.is_none_or(|machines| machines.silent_for() >= SILENT_AFTER)
+        let watched = tokio::join!(self.machines(), self.instances());
+        let (Some(machines), Some(instances)) = watched else { return true };
+        machines.silent_for().max(instances.silent_for()) >= SILENT_AFTER
     }
 
-    /// Whether the watch of machines delivers this version, which the host has answered, or a later one. One that tells of others
-    /// is only late, and is waited for.
-    pub async fn echoes(&self, version: &str) -> bool {
-        let (Some(machines), Ok(version)) = (self.machines().await, version.parse()) else { return false };
-        let is_late = machines.silent_for() < ECHOED_WITHIN;
-        timeout(if is_late { SILENT_AFTER } else { ECHOED_WITHIN }, machines.wait_until_watched(version))
-            .await
-            .is_ok()
+    /// Whether the watches of machines and of instances have passed this version of the machine, which the host has answered. A
+    /// disk that comes changes the instance after its machine. Where no instance is known none is waited for.
+    pub async fn echoes(&self, machine: &str, version: &str) -> bool {
+        let watched = tokio::join!(self.machines(), self.instances());
+        let (Some(machines), Some(instances)) = watched else { return false };
+        let Ok(version) = version.parse::<u64>() else { return false };
+        instances.get(&self.key(machine)).is_some()
+            && tokio::join!(delivers(&machines, version), delivers(&instances, version)) == (true, true)
     }
 
     /// Compares the watches with the host in the background: a change that rings meanwhile ends no comparison, and what comes of
@@ -405,6 +413,13 @@ async fn working<K: Watched>(cache: Cache<K>) -> Option<Cache<K>> {
     (cache.is_ready() && cache.watch_error().is_none()).then_some(cache)
 }
 
+/// Whether the watch passes this version soon. One that tells of others is only late, and is waited for.
+async fn delivers<K: Watched>(cache: &Cache<K>, version: u64) -> bool {
+    let is_late = cache.silent_for() < ECHOED_WITHIN;
+    let within = if is_late { SILENT_AFTER } else { ECHOED_WITHIN };
+    timeout(within, cache.wait_until_watched(version)).await.is_ok()
+}
+
 /// What a read past a watch has shown.
 enum Read<K> {
     There(K),
@@ -414,10 +429,8 @@ enum Read<K> {
 
 /// What a read returns that a silent watch does not deliver: then it is stale.
 async fn past<K: Watched>(cache: &Cache<K>, api: Api<K>, key: &ObjectKey) -> Option<Read<K>> {
-    sleep(SILENT_AFTER.saturating_sub(cache.silent_for())).await;
-    let is_silent =
-        || cache.is_ready() && cache.watch_error().is_none() && cache.silent_for() >= SILENT_AFTER;
-    let known = is_silent().then(|| cache.get(key))?;
+    let works = cache.is_ready() && cache.watch_error().is_none();
+    let known = (works && cache.silent_for() >= SILENT_AFTER).then(|| cache.get(key))?;
     let read = match timeout(READ_WITHIN, api.get(&key.name)).await.ok()? {
         Ok(object) => Read::There(object),
         Err(kube::Error::Api(answer)) if is_about(&answer, &key.name) => {
@@ -431,7 +444,8 @@ async fn past<K: Watched>(cache: &Cache<K>, api: Api<K>, key: &ObjectKey) -> Opt
         Read::Gone(_) => u64::MAX,
     };
     let is_delivered = timeout(ECHOED_WITHIN, cache.wait_until_watched(version)).await.is_ok();
-    (!is_delivered && is_silent()).then_some(read)
+    // another comparison may have it listed anew by now, and lists may be slow: what was read is known before
+    (!is_delivered && cache.silent_for() >= SILENT_AFTER).then_some(read)
 }
 
 /// Whether the API server says that there is no such object; a proxy on the way has answers of this code too.

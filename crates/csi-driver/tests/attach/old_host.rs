@@ -1,7 +1,7 @@
 //! A host up to Harvester 1.7, whose role lets the driver patch machines all the same: instances take nothing from their
 //! machines' templates, and subresources add and remove disks (docs/contract/csi-driver.md#ways).
 
-use std::sync::atomic::Ordering;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use csi_driver::attach::hotplug;
 use futures::future::join_all;
@@ -15,8 +15,9 @@ use kube::{
 use rstest::rstest;
 use serde_json::{Value, json};
 use sim_apiserver::faults::{Answer, Rule};
+use tokio::time::sleep;
 
-use super::host::{Bed, NAMESPACE, Process};
+use super::host::{Bed, NAMESPACE, Process, VOLUME};
 
 const VOLUMES: [&str; 2] = ["pvc-1", "pvc-2"];
 
@@ -185,4 +186,76 @@ async fn a_healing_write_that_was_refused_is_tried_again_or_told() {
     assert!(refusal.message.contains("remove a volume from VirtualMachine shop/a"), "{refusal}");
     driver.publish("a").await.unwrap();
     assert_eq!(bed.in_instance("a").await, ["pvc-1"]);
+}
+
+impl Bed {
+    /// Looks for ten seconds. Once the disk is in the machine it stays there.
+    async fn keeps_its_disk(&self, machine: &str) {
+        let whole = (vec![VOLUME.to_owned()], vec![machine.to_owned()]);
+        let mut has_come = false;
+        for _ in 0..100 {
+            let now = (self.in_instance(machine).await, self.with_volume().await);
+            assert!(now == whole || !has_come, "the disk was pulled: {now:?}");
+            has_come |= now == whole;
+            sleep(Duration::from_millis(100)).await;
+        }
+        assert!(has_come);
+    }
+}
+
+impl Process {
+    /// From then on all is watched, and the process knows the way of the host.
+    async fn learns_the_way(&self) {
+        self.publish("b").await.unwrap();
+        self.unpublish("b").await.unwrap();
+        sleep(Duration::from_secs(3)).await;
+    }
+}
+
+/// It was brought by this process, or by another one, and is in use.
+// docs/contract/csi-driver.md#ways
+#[rstest]
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_came_is_not_pulled_where_the_watch_of_instances_is_silent(
+    #[values(true, false)] may_patch: bool,
+    #[values(true, false)] by_another: bool,
+) {
+    let bed = Bed::old().await;
+    bed.may_patch.store(may_patch, Ordering::Relaxed);
+    let (other, driver) = (Process::new(&bed, "p1"), Process::new(&bed, "p2"));
+    driver.learns_the_way().await;
+    bed.silence_one_watch_of("p2", Some("virtualmachineinstances")).await;
+    if by_another {
+        other.publish("a").await.unwrap();
+    }
+    let (answer, ()) = tokio::join!(driver.publish("a"), bed.keeps_its_disk("a"));
+    answer.unwrap();
+}
+
+/// Somebody else adds it while a detachment waits. The annotation still says that it leaves.
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_was_added_again_is_not_taken_out_of_the_instance_alone() {
+    let bed = Bed::old().await;
+    let driver = Process::new(&bed, "p1");
+    driver.learns_the_way().await;
+    driver.publish("a").await.unwrap();
+    bed.works.store(false, Ordering::Relaxed);
+    let host = async {
+        sleep(Duration::from_millis(500)).await;
+        assert!(bed.with_volume().await.is_empty(), "the detachment waits for the instance");
+        bed.silence_one_watch_of("p1", Some("virtualmachines")).await;
+        let path =
+            format!("/apis/subresources.kubevirt.io/v1/namespaces/{NAMESPACE}/virtualmachines/a/addvolume");
+        subresource(&bed.admin, &path, json!({"name": VOLUME}).to_string().as_bytes()).await.unwrap();
+        for _ in 0..80 {
+            let (in_instance, with_volume) = (bed.in_instance("a").await, bed.with_volume().await);
+            assert!(with_volume.is_empty() || !in_instance.is_empty(), "the template alone has it");
+            sleep(Duration::from_millis(100)).await;
+        }
+        bed.works.store(true, Ordering::Relaxed);
+        bed.wake();
+    };
+    let (answer, ()) = tokio::join!(driver.unpublish("a"), host);
+    answer.unwrap();
+    assert!(bed.in_instance("a").await.is_empty() && bed.with_volume().await.is_empty());
 }

@@ -10,7 +10,7 @@ use sim_apiserver::faults::{Answer, Rule};
 use tokio::time::{sleep, timeout};
 use tonic::Code;
 
-use super::host::{Bed, Process, VOLUME};
+use super::host::{Bed, Process, STUCK, VOLUME};
 
 impl Bed {
     /// Those that begin from now on.
@@ -28,7 +28,7 @@ impl Bed {
         self.silence_one_watch_of(user, None).await;
     }
 
-    async fn silence_one_watch_of(&self, user: &str, resource: Option<&str>) {
+    pub(crate) async fn silence_one_watch_of(&self, user: &str, resource: Option<&str>) {
         self.hold_watches_of(user, resource);
         self.server.faults().close_watches();
         sleep(Duration::from_millis(100)).await;
@@ -51,6 +51,18 @@ impl Bed {
         let record = json!({"name": "data", "size": 1 << 30, "reach": "disk"}).to_string();
         let patch = Patch::Merge(json!({"metadata": {"annotations": {CSI_VOLUME: record}}}));
         self.claims().patch(VOLUME, &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    /// A driver that ignores annotations brought the volume into the machine, and has taken it out of the template since. The
+    /// instance has it yet.
+    async fn leaves_slowly(&self, machine: &str) {
+        self.go_driver_adds(machine).await;
+        sleep(Duration::from_secs(1)).await;
+        let stuck = Patch::Merge(json!({"metadata": {"labels": {STUCK: "yes"}}}));
+        self.instances().patch(machine, &PatchParams::default(), &stuck).await.unwrap();
+        self.go_driver_removes(machine).await;
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(self.phase(machine).await.as_deref(), Some("Ready"));
     }
 
     /// The machine has no instance any more.
@@ -118,6 +130,49 @@ async fn an_attachment_that_the_watch_does_not_tell_of_is_looked_for_elsewhere_a
     let refusal = driver.publish("a").await.unwrap_err();
     assert!(refusal.message.contains("VirtualMachine shop/b"), "{refusal}");
     assert_eq!(bed.with_volume().await, ["b"]);
+}
+
+/// `c` has been started since the watch is silent.
+#[rstest]
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_leaves_one_machine_slowly_comes_into_no_other_though_the_watch_of_instances_is_silent(
+    #[values(true, false)] is_ours: bool,
+) {
+    let bed = Bed::new().await;
+    if is_ours {
+        bed.is_made_by_this_driver().await;
+    }
+    let driver = Process::new(&bed, "p1");
+    driver.warm_up().await;
+    bed.silence_one_watch_of("p1", Some("virtualmachineinstances")).await;
+    bed.machine("c", true).await;
+    bed.keeps_changing("c", Duration::from_millis(700));
+    sleep(Duration::from_secs(5)).await;
+    bed.leaves_slowly("b").await;
+    let refusal = driver.publish("c").await.unwrap_err();
+    assert_eq!(refusal.code, Code::FailedPrecondition, "{refusal}");
+    assert!(refusal.message.contains("VirtualMachine shop/b"), "{refusal}");
+    assert!(bed.with_volume().await.is_empty());
+    bed.tasks.end().await;
+}
+
+/// It was listed anew some seconds ago, with the first disk.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_leaves_one_machine_slowly_comes_into_no_other_under_a_proxy_that_holds_that_watch() {
+    let bed = Bed::new().await;
+    bed.is_made_by_this_driver().await;
+    let driver = Process::new(&bed, "p1");
+    driver.warm_up().await;
+    bed.hold_watches_of("p1", Some("virtualmachineinstances"));
+    bed.server.faults().close_watches();
+    sleep(Duration::from_millis(100)).await;
+    driver.publish("a").await.unwrap();
+    driver.unpublish("a").await.unwrap();
+    bed.leaves_slowly("b").await;
+    let refusal = driver.publish("a").await.unwrap_err();
+    assert_eq!(refusal.code, Code::FailedPrecondition, "{refusal}");
+    assert!(refusal.message.contains("VirtualMachine shop/b"), "{refusal}");
+    assert!(bed.with_volume().await.is_empty());
 }
 
 /// An earlier call of this process added the disk to `a`, whose host was slow.
@@ -217,6 +272,30 @@ async fn a_watch_that_falls_silent_during_a_detachment_is_found_by_it() {
     answer.unwrap();
 }
 
+/// A machine and its instance are believed by their watches while these show the disk. The proxy holds them for five minutes.
+#[tokio::test(start_paused = true)]
+async fn a_disk_leaves_in_two_minutes_though_all_watches_are_silent_and_the_host_answers_slowly() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    driver.publish("a").await.unwrap();
+    // the claims are watched too by then
+    sleep(Duration::from_secs(1)).await;
+    bed.silence_the_watches_of("p1").await;
+    bed.server.faults().add(Rule {
+        user: Some("p1".to_owned()),
+        verb: Some("get".to_owned()),
+        ..Rule::new(Answer::Delay(Duration::from_millis(2_500)))
+    });
+    let leaves = async {
+        while let Err(refusal) = driver.unpublish("a").await {
+            assert_eq!(refusal.code, Code::Aborted, "{refusal}");
+            sleep(Duration::from_secs(1)).await;
+        }
+    };
+    timeout(Duration::from_secs(120), leaves).await.unwrap();
+    assert!(bed.with_volume().await.is_empty());
+}
+
 /// KubeVirt writes to a machine after each of its changes.
 #[tokio::test(start_paused = true)]
 async fn a_disk_leaves_by_one_call_though_answers_of_the_host_come_one_after_the_other() {
@@ -237,6 +316,30 @@ async fn a_disk_leaves_by_one_call_though_answers_of_the_host_come_one_after_the
     };
     let (answer, _) = tokio::join!(driver.unpublish("a"), kubevirt);
     answer.unwrap();
+}
+
+/// Somebody writes to another machine, so that the watch of machines is silent for five seconds only after the answer.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_compared_with_the_host_for_a_call_that_has_been_answered() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    driver.publish("a").await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    bed.works.store(false, Ordering::Relaxed);
+    let host = async {
+        sleep(Duration::from_secs(3)).await;
+        let label = Patch::Merge(json!({"metadata": {"labels": {"n": "1"}}}));
+        bed.machines().patch("b", &PatchParams::default(), &label).await.unwrap();
+        sleep(Duration::from_millis(2_500)).await;
+        bed.works.store(true, Ordering::Relaxed);
+        bed.wake();
+    };
+    let (answer, ()) = tokio::join!(driver.unpublish("a"), host);
+    answer.unwrap();
+    bed.server.audit().clear();
+    sleep(Duration::from_secs(20)).await;
+    let requests = bed.requests("p1");
+    assert!(requests.iter().all(|request| !request.starts_with("get ")), "{requests:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -274,6 +377,39 @@ async fn a_busy_namespace_hides_no_silent_watch_of_instances_from_a_detachment()
     bed.tasks.end().await;
 }
 
+/// The first watch that is seen to be stale has all of them listed anew.
+#[rstest]
+#[case::all_answers_together(0)]
+#[case::the_instance_last(50)]
+#[tokio::test(start_paused = true)]
+async fn a_disk_leaves_by_one_call_though_all_watches_are_silent_and_lists_are_slow(#[case] late: u64) {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    driver.publish("a").await.unwrap();
+    // the claims are watched too by then
+    sleep(Duration::from_secs(1)).await;
+    bed.works.store(false, Ordering::Relaxed);
+    bed.silence_the_watches_of("p1").await;
+    for (verb, resource, delay) in
+        [("list", None, 5_000), ("get", Some("virtualmachineinstances".to_owned()), late)]
+    {
+        bed.server.faults().add(Rule {
+            user: Some("p1".to_owned()),
+            verb: Some(verb.to_owned()),
+            resource,
+            ..Rule::new(Answer::Delay(Duration::from_millis(delay)))
+        });
+    }
+    let host = async {
+        sleep(Duration::from_secs(1)).await;
+        bed.works.store(true, Ordering::Relaxed);
+        bed.wake();
+    };
+    let (answer, ()) = tokio::join!(driver.unpublish("a"), host);
+    answer.unwrap();
+    assert!(bed.with_volume().await.is_empty());
+}
+
 /// The watch of machines alone is held, and the disk came by an earlier call.
 #[tokio::test(start_paused = true)]
 async fn a_disk_of_ours_from_an_earlier_call_is_looked_for_elsewhere_too() {
@@ -304,6 +440,36 @@ async fn a_watch_that_tells_of_others_is_not_listed_anew() {
     let of_machines = |one: &&String| *one == "get virtualmachines" || one.starts_with("list ");
     assert_eq!(requests.iter().filter(of_machines).collect::<Vec<_>>(), [""; 0]);
     bed.tasks.end().await;
+}
+
+/// The host has asked for rest.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_the_host_refuses_is_not_listed_anew_because_another_one_is_silent() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    driver.publish("a").await.unwrap();
+    bed.works.store(false, Ordering::Relaxed);
+    bed.hold_watches_of("p1", Some("virtualmachineinstances"));
+    bed.server.faults().add(Rule {
+        user: Some("p1".to_owned()),
+        verb: Some("watch".to_owned()),
+        resource: Some("virtualmachines".to_owned()),
+        ..Rule::new(Answer::Code(429))
+    });
+    bed.server.faults().close_watches();
+    sleep(Duration::from_secs(1)).await;
+    bed.server.audit().clear();
+    let host = async {
+        sleep(Duration::from_secs(1)).await;
+        bed.works.store(true, Ordering::Relaxed);
+        bed.wake();
+    };
+    let (answer, ()) = tokio::join!(driver.unpublish("a"), host);
+    answer.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    let requests = bed.requests("p1");
+    let lists = |kind: &str| requests.iter().filter(|one| **one == format!("list {kind}")).count();
+    assert_eq!((lists("virtualmachineinstances"), lists("virtualmachines")), (1, 0), "{requests:?}");
 }
 
 /// A host that is slow to tell is not asked for lists by each call.

@@ -6,10 +6,10 @@
 //! time, while the process serves and registers the pair that it has in memory. Afterwards it puts its authority back: a new one
 //! would be three registrations, and other replicas would serve by the former until they see it. A secret that is deleted or
 //! emptied is no keeper's, and is filled at once: people empty it to have a certificate made anew. An authority that a rotator
-//! made is a replica's, and is followed, also an older one out of a backup; only the one just before this process's own has come
-//! back. Pure.
+//! made is a replica's, and is followed, also an older one out of a backup; only those have come back that this process has
+//! replaced, and the one just before its own. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
@@ -19,10 +19,15 @@ use super::contest::{LEFT_FOR, Told};
 use crate::certificate::{Authority, Serving, State, state};
 use crate::secret::{self, CA_SECRET, TLS_SECRET};
 
+/// An authority lasts for years, and people empty the secret now and then.
+const REPLACED_MAX: usize = 64;
+
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     /// Both were good when they were seen or stored.
     pair: Option<(Authority, Serving)>,
+    /// Certificates of the authorities before it, the latest last.
+    replaced: VecDeque<String>,
     /// The authority that this process stored last, and when.
     ca: Option<(Authority, Instant)>,
     /// When this process stored a serving certificate last.
@@ -68,7 +73,7 @@ impl Kept {
         if let (Some(authority), Some(serving)) = (&authority, &serving)
             && is_good(authority, serving, names, now)
         {
-            self.pair = Some((authority.clone(), serving.clone()));
+            self.go_by(authority.clone(), serving.clone());
         }
         let good = self.pair.as_ref().filter(|(authority, serving)| is_good(authority, serving, names, now));
         let Some((own, own_serving)) = good else {
@@ -79,7 +84,7 @@ impl Kept {
         let is_successor_or_ours = authority.as_ref().is_some_and(|authority| {
             authority.former.as_ref() == Some(&own.certificate)
                 || self.ca.as_ref().is_some_and(|(stored, _)| stored == authority)
-                || is_of_replica(authority, own, names, now)
+                || self.is_of_replica(authority, own, names, now)
         });
         let is_taken = if is_known {
             serving.as_ref() == Some(own_serving)
@@ -135,11 +140,39 @@ impl Kept {
         self.tls = Some(at);
         self.told = false;
         if is_good(&authority, &serving, names, now) {
-            self.pair = Some((authority, serving));
+            self.go_by(authority, serving);
         } else {
             // an authority whose key is another one's signs what nobody trusts: a new one is made, of which nobody else is to blame
             (self.pair, self.tls) = (None, None);
         }
+    }
+
+    fn go_by(&mut self, authority: Authority, serving: Serving) {
+        let certificate = authority.certificate.clone();
+        self.replaced.retain(|replaced| *replaced != certificate);
+        let former = self.pair.replace((authority, serving));
+        if let Some((former, _)) = former.filter(|(former, _)| former.certificate != certificate) {
+            if self.replaced.len() == REPLACED_MAX {
+                self.replaced.pop_front();
+            }
+            self.replaced.push_back(former.certificate);
+        }
+    }
+
+    /// Whether a replica may have made this authority, perhaps after one that this process has not seen: a watch need not bring
+    /// each. One whose end is near would be made anew at once, and brought back by its keeper.
+    fn is_of_replica(
+        &self,
+        authority: &Authority,
+        own: &Authority,
+        names: &BTreeSet<String>,
+        now: Timestamp,
+    ) -> bool {
+        own.former.as_ref() != Some(&authority.certificate)
+            && !self.replaced.contains(&authority.certificate)
+            && state(Some(authority), None, names, now) == State::NeedsServing
+            && authority.is_ours()
+            && authority.has_its_key()
     }
 
     /// When a secret that is left will be stored again.
@@ -150,15 +183,6 @@ impl Kept {
 
 fn is_good(authority: &Authority, serving: &Serving, names: &BTreeSet<String>, now: Timestamp) -> bool {
     matches!(state(Some(authority), Some(serving), names, now), State::Good { .. })
-}
-
-/// Whether a replica may have made this authority, perhaps after one that this process has not seen: a watch need not bring each.
-/// One whose end is near would be made anew at once, and brought back by its keeper.
-fn is_of_replica(authority: &Authority, own: &Authority, names: &BTreeSet<String>, now: Timestamp) -> bool {
-    own.former.as_ref() != Some(&authority.certificate)
-        && state(Some(authority), None, names, now) == State::NeedsServing
-        && authority.is_ours()
-        && authority.has_its_key()
 }
 
 #[cfg(test)]
@@ -264,6 +288,33 @@ mod tests {
             );
             assert_eq!((chosen.left, kept.until()), (None, None));
         }
+    }
+
+    /// As long as the secret has it once, the next one names it as its former: whoever wants it out empties the secret twice.
+    #[tokio::test(start_paused = true)]
+    async fn an_authority_that_people_took_away_twice_does_not_come_back() {
+        let (leaked, its_serving) = pair();
+        let (mut kept, begun) = (Kept::default(), Instant::now());
+        look(
+            &mut kept,
+            Some(&with_authority(None, "lb", &leaked)),
+            Some(&with_serving(None, "lb", &its_serving)),
+            begun,
+        );
+        let mut own = leaked.clone();
+        let mut tls = None;
+        for _ in 0..2 {
+            own = new_authority(Some(own.certificate), now()).unwrap();
+            let serving = new_serving(&own, &names(), now()).unwrap();
+            tls = Some(with_serving(None, "lb", &serving));
+            kept.stored_authority(own.clone(), begun);
+            kept.stored_serving(own.clone(), serving, &names(), now(), begun);
+        }
+        let theirs = with_authority(Some(with_authority(None, "lb", &own)), "lb", &leaked);
+        let chosen = look(&mut kept, Some(&theirs), tls.as_ref(), begun);
+        assert_eq!((chosen.authority.as_ref(), chosen.left), (Some(&own), Some((CA_SECRET, Told::Now))));
+        let chosen = look(&mut kept, Some(&theirs), tls.as_ref(), begun + LEFT_FOR);
+        assert_eq!((chosen.authority.as_ref(), chosen.put_back), (Some(&own), true));
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub fn on_simulated_as_on_real<Test: Future<Output = ()>>(
     roles: Roles,
     test: impl FnOnce(TestCluster) -> Test,
 ) {
-    simulated(roles, TestCluster::as_on_real, test);
+    simulated(roles, TestCluster::limited_as_on_real, test);
 }
 
 fn simulated<Test: Future<Output = ()>>(

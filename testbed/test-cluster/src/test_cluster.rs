@@ -142,7 +142,7 @@ impl TestCluster {
         self
     }
 
-    pub(crate) fn as_on_real(self) -> Self {
+    pub(crate) fn limited_as_on_real(self) -> Self {
         Self { may_advance: false, ..self }
     }
 

@@ -4,6 +4,7 @@
 use std::{
     collections::HashMap,
     sync::{Mutex, MutexGuard},
+    time::Duration,
 };
 
 use controller_kit::refusal::is_lasting;
@@ -11,6 +12,9 @@ use kube::core::Status;
 use tokio::time::Instant;
 
 use super::decide::ANSWER;
+
+/// Nothing was tried for longer than any back-off lasts: the next answer is the first of a row.
+const ROW_ENDS_AFTER: Duration = Duration::from_secs(60);
 
 /// By Service UID, where each try gets an answer that says no for good.
 #[derive(Debug, Default)]
@@ -21,8 +25,6 @@ pub(super) struct RefusedCreations(Mutex<HashMap<String, Refusals>>);
 struct Refusals {
     first: Instant,
     latest: Instant,
-    /// The status of the Service was empty since.
-    is_emptied: bool,
 }
 
 impl RefusedCreations {
@@ -31,8 +33,11 @@ impl RefusedCreations {
         if is_lasting(answer) {
             let now = Instant::now();
             let mut all = self.all();
-            let refusals = all.entry(service_uid.to_owned());
-            refusals.or_insert(Refusals { first: now, latest: now, is_emptied: false }).latest = now;
+            let refusals = all.entry(service_uid.to_owned()).or_insert(Refusals { first: now, latest: now });
+            if now.duration_since(refusals.latest) > ROW_ENDS_AFTER {
+                refusals.first = now;
+            }
+            refusals.latest = now;
         } else {
             self.forget(service_uid);
         }
@@ -43,19 +48,6 @@ impl RefusedCreations {
     /// since one refusal says nothing.
     pub(super) fn has(&self, service_uid: &str) -> bool {
         self.all().get(service_uid).is_some_and(|it| it.latest.duration_since(it.first) >= ANSWER)
-    }
-
-    /// The status of this Service is empty now.
-    pub(super) fn note_empty_status(&self, service_uid: &str) {
-        if let Some(refusals) = self.all().get_mut(service_uid) {
-            refusals.is_emptied = true;
-        }
-    }
-
-    /// Whether the status was empty while Harvester refused: what it shows now somebody else wrote since, and would write
-    /// again.
-    pub(super) fn has_emptied(&self, service_uid: &str) -> bool {
-        self.all().get(service_uid).is_some_and(|refusals| refusals.is_emptied)
     }
 
     /// The object is there, or none is made now, or another answer came.
@@ -75,8 +67,6 @@ impl RefusedCreations {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use cloud_provider::LoadBalancers as _;
     use controller_kit::{Cache, RawObject};
     use k8s_openapi::api::core::v1::Service;
@@ -127,22 +117,6 @@ mod tests {
         assert!(refused.has("1"));
     }
 
-    /// Another controller that serves the Service too writes its status again at once, and both would have no end.
-    #[tokio::test(start_paused = true)]
-    async fn a_status_is_emptied_once_in_a_row_of_refusals() {
-        let refused = RefusedCreations::default();
-        let no = Status::failure("loadbalancers is forbidden", "").with_code(403);
-        refused.note_empty_status("1");
-        assert!(!refused.has_emptied("1"), "nothing was refused");
-        refused.note_if_lasting("1", &no);
-        assert!(!refused.has_emptied("1"));
-        refused.note_empty_status("1");
-        refused.note_if_lasting("1", &no);
-        assert!(refused.has_emptied("1"));
-        refused.forget("1");
-        assert!(!refused.has_emptied("1"));
-    }
-
     #[tokio::test(start_paused = true)]
     async fn what_one_server_refused_is_not_held_against_the_next() {
         let service: Service = serde_json::from_value(json!({
@@ -157,6 +131,18 @@ mod tests {
         cloud.outage.moved();
         assert!(!cloud.see(&service, &nodes).creation_refused);
         assert!(cloud.apply(write).await.is_err() && !cloud.see(&service, &nodes).creation_refused);
+    }
+
+    /// Such as where no machine is known for hours.
+    #[tokio::test(start_paused = true)]
+    async fn refusals_that_lie_far_apart_are_no_row() {
+        let refused = RefusedCreations::default();
+        let no = Status::failure("loadbalancers is forbidden", "").with_code(403);
+        for _ in 0..3 {
+            refused.note_if_lasting("1", &no);
+            assert!(!refused.has("1"));
+            sleep(ROW_ENDS_AFTER + Duration::from_secs(1)).await;
+        }
     }
 
     /// It waits for its first answer.

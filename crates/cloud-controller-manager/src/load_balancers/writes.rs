@@ -9,6 +9,7 @@ use harvester_api::LoadBalancer;
 use kube::{
     ResourceExt,
     api::{DeleteParams, Preconditions},
+    core::Status,
 };
 use serde_json::Value;
 
@@ -31,15 +32,11 @@ impl HarvesterLoadBalancers {
                 }
                 Ok(())
             }
-            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {
-                // a proxy on the way has answers of this code too
-                let is_gone = status.is_not_found()
-                    && status.details.as_ref().is_some_and(|details| details.name == name);
-                if is_gone {
-                    answers.gone(&key, json["metadata"]["uid"].as_str().unwrap_or_default());
-                }
+            Err(kube::Error::Api(status)) if is_gone(&status, name) => {
+                answers.gone(&key, json["metadata"]["uid"].as_str().unwrap_or_default());
                 Err(Failure::Outdated)
             }
+            Err(kube::Error::Api(status)) if status.is_conflict() => Err(Failure::Outdated),
             Err(error) => Err(failed("update", &key, error)),
         }
     }
@@ -49,7 +46,7 @@ impl HarvesterLoadBalancers {
     async fn delete_object(&self, key: &ObjectKey) -> kube::Result<Option<RawObject<LoadBalancer>>> {
         let uid = match self.objects.get(key) {
             Some(object) => object.uid(),
-            None => self.api().get_metadata_opt(&key.name).await?.and_then(|object| object.uid()),
+            None => self.api().get_metadata(&key.name).await?.uid(),
         };
         let Some(uid) = uid else { return Ok(None) };
         let this = Preconditions { uid: Some(uid), ..Preconditions::default() };
@@ -62,7 +59,7 @@ impl HarvesterLoadBalancers {
         match self.delete_object(key).await {
             Ok(Some(leaving)) => drop(answers.wrote(leaving)),
             Ok(None) => self.forget(key, &answers),
-            Err(kube::Error::Api(status)) if status.is_not_found() => self.forget(key, &answers),
+            Err(kube::Error::Api(status)) if is_gone(&status, &key.name) => self.forget(key, &answers),
             Err(kube::Error::Api(status)) if status.is_conflict() => return Err(Failure::Outdated),
             Err(error) => return Err(failed("delete", key, error)),
         }
@@ -75,6 +72,12 @@ impl HarvesterLoadBalancers {
             answers.gone(key, &uid);
         }
     }
+}
+
+/// Whether the API server says that there is no such object. A proxy on the way has answers of this code too, and then the
+/// Service would go and leave its object.
+fn is_gone(answer: &Status, name: &str) -> bool {
+    answer.is_not_found() && answer.details.as_ref().is_some_and(|details| details.name == name)
 }
 
 #[cfg(test)]
@@ -128,6 +131,12 @@ mod tests {
     #[case::gone(Write::Update(object("5")), not_found("blue"), None, Some("5"))]
     // such as that of a proxy
     #[case::an_answer_about_something_else(Write::Update(object("5")), not_found(""), Some("5"), Some("5"))]
+    #[case::a_deletion_with_such_an_answer(
+        Write::Delete(ObjectKey::new("team-a", "blue")),
+        not_found(""),
+        Some("5"),
+        Some("5")
+    )]
     #[case::deleted(Write::Delete(ObjectKey::new("team-a", "blue")), not_found("blue"), None, Some("5"))]
     #[tokio::test]
     async fn the_answer_to_a_write_is_known_unless_another_server_answers_by_then(

@@ -22,11 +22,11 @@ use std::{
     cell::OnceCell,
     collections::{HashMap, HashSet},
     hash::{DefaultHasher, Hash, Hasher},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
-use cloud_provider::{Decision, Failure, LoadBalancers, Requeue, RequeueFn, wants_load_balancer};
+use cloud_provider::{Decision, FINALIZER, Failure, LoadBalancers, Requeue, RequeueFn, wants_load_balancer};
 use controller_kit::{Cache, Change, ObjectKey, RawObject, error_message};
 use guest_vms::GuestVms;
 use harvester_api::{LoadBalancer, annotations, names};
@@ -107,6 +107,8 @@ pub struct HarvesterLoadBalancers {
     /// By Service UID.
     given_up: Mutex<HashMap<String, Attempt>>,
     refused: RefusedCreations,
+    /// UIDs of Services without object whose status was empty: what it shows since, somebody else wrote.
+    emptied: Mutex<HashSet<String>>,
 }
 
 impl HarvesterLoadBalancers {
@@ -135,6 +137,7 @@ impl HarvesterLoadBalancers {
             waiting: Mutex::default(),
             given_up: Mutex::default(),
             refused: RefusedCreations::default(),
+            emptied: Mutex::default(),
         });
         let into = Arc::downgrade(&this);
         this.objects.on_change(move |change| {
@@ -232,7 +235,7 @@ impl HarvesterLoadBalancers {
             service,
             given_up: self.given_up(service, &config),
             creation_refused,
-            shown_by_others: self.refused.has_emptied(&service.uid().unwrap_or_default()),
+            shown_by_others: self.emptied().contains(&service.uid().unwrap_or_default()),
             config,
             interface,
             wanted,
@@ -273,6 +276,10 @@ impl HarvesterLoadBalancers {
             }
             None => Found::Absent,
         }
+    }
+
+    fn emptied(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.emptied.lock().expect("no panic while remembering")
     }
 
     /// How long the Service has been in this phase.
@@ -361,11 +368,16 @@ impl LoadBalancers for HarvesterLoadBalancers {
 
     fn decide(&self, service: &Service, nodes: &[Arc<Node>]) -> Decision<Write> {
         let uid = service.uid().unwrap_or_default();
-        if ingress(service).is_empty() {
-            self.refused.note_empty_status(&uid);
-        }
         let seen = self.see(service, nodes);
         self.remember(service, seen.phase());
+        match seen.load_balancer {
+            Found::Absent if seen.wanted && !ingress(service).is_empty() => {}
+            // one without finalizer has nothing of ours, and is in no clean-up
+            Found::Absent if seen.wanted && service.finalizers().iter().any(|name| name == FINALIZER) => {
+                self.emptied().insert(uid.clone());
+            }
+            _ => drop(self.emptied().remove(&uid)),
+        }
         let decision = decide(&seen);
         // nothing is tried now, so the next answer is the first; VMs that are not known for a moment end no row of answers
         let is_for_a_moment = seen.wanted && seen.backends.is_none();
@@ -394,6 +406,7 @@ impl LoadBalancers for HarvesterLoadBalancers {
         self.waiting.lock().expect("no panic while counting").remove(&uid);
         self.given_up.lock().expect("no panic while remembering").remove(&uid);
         self.refused.forget(&uid);
+        self.emptied().remove(&uid);
         Ok(())
     }
 

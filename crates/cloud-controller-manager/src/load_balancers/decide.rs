@@ -80,8 +80,8 @@ pub(super) struct Seen<'a> {
     pub(super) given_up: Option<GivenUp>,
     /// Harvester refused to make the object, and will until somebody changes a rule or a right there.
     pub(super) creation_refused: bool,
-    /// The status was empty while Harvester refused. What it shows on the host datapath now, where no annotation says whose
-    /// that is, somebody else wrote.
+    /// The status was empty since there is no object. What it shows on the host datapath now, where no annotation says whose that
+    /// is, somebody else wrote, and would write again.
     pub(super) shown_by_others: bool,
     /// How long the Service has been in its [`Phase`].
     pub(super) waited: Duration,

@@ -120,7 +120,7 @@ impl<C: LoadBalancers> ServiceController<C> {
     }
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
-        for _ in 0..ROUNDS {
+        'rounds: for _ in 0..ROUNDS {
             let Some(mut service) = self.services.get(&key) else { return Ok(Action::AwaitChange) };
             let Decision { view, mut write, events } = self.cloud.decide(&service, &self.nodes.get());
             let seen = Seen { has_write: write.is_some(), view, events, ..self.see(&service) };
@@ -145,16 +145,18 @@ impl<C: LoadBalancers> ServiceController<C> {
             let mut steps = plan.steps.into_iter().peekable();
             while let Some(step) = steps.next() {
                 tracing::debug!(service = %key, ?step);
+                let is_next_made = absent && step == Step::Unpublish && steps.peek() == Some(&Step::Apply);
                 match self.act(&service, &seen, &step, &mut write).await {
+                    // somebody else may fill it at once: the next decision has seen that it was empty
+                    Ok(_) if is_next_made => continue 'rounds,
                     // the next step goes by the version that we wrote, and by no newer one
                     Ok(ours) => service = ours.unwrap_or(service),
                     Err(Failure::Outdated) => return Ok(Action::RequeueAfter(AFTER_CONFLICT)),
                     Err(Failure::Failed { why, source }) => {
                         self.events.record(&about, &failed(&step, &why));
                         // a load balancer that can be made again is what ends the loss of its address
-                        let is_made = absent && step == Step::Unpublish && steps.peek() == Some(&Step::Apply);
                         let error = Error { step, service: key.clone(), why, source };
-                        if !is_made {
+                        if !is_next_made {
                             return Err(error);
                         }
                         not_emptied = Some(error);

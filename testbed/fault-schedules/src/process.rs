@@ -32,22 +32,33 @@ pub(crate) struct Process {
 }
 
 /// The objects that stopped programs created after they went on: a POST carries no condition, and nothing can take it
-/// back. Clones are the same list.
+/// back. And those that they patched, whose condition holds where nobody wrote meanwhile. Clones are the same lists.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LateCreations(Arc<Mutex<Vec<(String, ObjectKey)>>>);
+pub(crate) struct LateCreations {
+    created: Arc<Mutex<Vec<(String, ObjectKey)>>>,
+    patched: Arc<Mutex<Vec<(String, ObjectKey)>>>,
+}
 
 impl LateCreations {
     /// The objects of this plural.
     pub(crate) fn of(&self, plural: &str) -> BTreeSet<ObjectKey> {
-        let list = lock(&self.0);
-        list.iter().filter(|(of, _)| of == plural).map(|(_, key)| key.clone()).collect()
+        of(&lock(&self.created), plural)
     }
 
-    /// Notes the object that this request creates, if it creates one, and returns the request.
+    /// The objects of this plural that were patched.
+    pub(crate) fn patched(&self, plural: &str) -> BTreeSet<ObjectKey> {
+        of(&lock(&self.patched), plural)
+    }
+
+    /// Notes the object that this request creates or patches, if it does, and returns the request.
     async fn note(&self, request: Request<Body>) -> kube::Result<Request<Body>> {
         let path = request.uri().path().trim_end_matches('/').to_owned();
         let mut parts = path.rsplit('/');
         let (Some(plural), Some(namespace)) = (parts.next(), parts.next()) else { return Ok(request) };
+        if request.method() == Method::PATCH {
+            let (name, plural, namespace) = (plural, namespace, parts.next().unwrap_or_default());
+            lock(&self.patched).push((plural.to_owned(), ObjectKey::new(namespace, name)));
+        }
         if request.method() != Method::POST {
             return Ok(request);
         }
@@ -55,10 +66,14 @@ impl LateCreations {
         let body = body.collect_bytes().await?;
         let object: Value = serde_json::from_slice(&body).unwrap_or_default();
         if let Some(name) = object["metadata"]["name"].as_str() {
-            lock(&self.0).push((plural.to_owned(), ObjectKey::new(namespace, name)));
+            lock(&self.created).push((plural.to_owned(), ObjectKey::new(namespace, name)));
         }
         Ok(Request::from_parts(head, Body::from(body)))
     }
+}
+
+fn of(list: &[(String, ObjectKey)], plural: &str) -> BTreeSet<ObjectKey> {
+    list.iter().filter(|(of, _)| of == plural).map(|(_, key)| key.clone()).collect()
 }
 
 /// The interruptions of a process, one after the other. Clones are the same plan.

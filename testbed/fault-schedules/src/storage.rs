@@ -83,13 +83,14 @@ pub async fn run(seed: u64, cluster: TestCluster) -> Report {
     cluster.advance(REST).await;
     watch.look("at rest").await;
     watch.must_hold();
-    invariants::at_rest(&cluster, users.pods(), &controllers.late_claims()).await;
+    let annotated_late = controllers.late_annotations();
+    invariants::at_rest(&cluster, users.pods(), &controllers.late_claims(), &annotated_late).await;
 
     users.delete_all().await;
     cluster.advance(REST).await;
     watch.must_hold();
     let late = controllers.late_claims();
-    invariants::at_rest(&cluster, users.pods(), &late).await;
+    invariants::at_rest(&cluster, users.pods(), &late, &controllers.late_annotations()).await;
     let mut after = cluster.objects(Side::Harvester).await;
     after.retain(|path| !late.iter().any(|name| path.ends_with(&format!("/persistentvolumeclaims/{name}"))));
     assert_eq!(after, before, "objects of Harvester");

@@ -136,6 +136,13 @@ impl Controllers {
         self.0.late.of("persistentvolumeclaims").into_iter().map(|key| key.name).collect()
     }
 
+    /// Names of the claims that stopped processes patched after they went on. Another one may have answered meanwhile that the
+    /// volume is nowhere, and has written nothing: then the annotation is there, and costs the next attachment a minute
+    /// (docs/storage.md, What the driver writes on objects).
+    pub(super) fn late_annotations(&self) -> BTreeSet<String> {
+        self.0.late.patched("persistentvolumeclaims").into_iter().map(|key| key.name).collect()
+    }
+
     /// Ends all processes, as SIGTERM does. Returns the number of those that had died before.
     ///
     /// # Panics

@@ -154,8 +154,8 @@ impl<C: LoadBalancers> ServiceController<C> {
                     Err(Failure::Outdated) => return Ok(Action::RequeueAfter(AFTER_CONFLICT)),
                     Err(Failure::Failed { why, source }) => {
                         self.events.record(&about, &failed(&step, &why));
-                        // a load balancer that can be made again is what ends the loss of its address
                         let error = Error { step, service: key.clone(), why, source };
+                        // only the try to make it tells whether its address is still lost
                         if !is_next_made {
                             return Err(error);
                         }

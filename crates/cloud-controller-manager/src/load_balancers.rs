@@ -41,7 +41,7 @@ pub use self::{decide::Write, object::ClusterIdentity};
 use self::{
     decide::{
         Found, Phase, Seen, decide,
-        sharing::Sharing,
+        sharing::{Held, Sharing},
         source_ranges::{GivenUp, RETRY},
     },
     lookup::{AddressInUse, Entry, Evidence, Index, LiveService, computed, find},
@@ -370,10 +370,12 @@ impl LoadBalancers for HarvesterLoadBalancers {
         let uid = service.uid().unwrap_or_default();
         let seen = self.see(service, nodes);
         self.remember(service, seen.phase());
+        // what one shows that shares an address comes from the object of its primary, and is written by this program
+        let is_alone = seen.wanted && seen.held == Held::Nothing && matches!(seen.sharing, Sharing::Own);
         match seen.load_balancer {
-            Found::Absent if seen.wanted && !ingress(service).is_empty() => {}
+            Found::Absent if is_alone && !ingress(service).is_empty() => {}
             // one without finalizer has nothing of ours, and is in no clean-up
-            Found::Absent if seen.wanted && service.finalizers().iter().any(|name| name == FINALIZER) => {
+            Found::Absent if is_alone && service.finalizers().iter().any(|name| name == FINALIZER) => {
                 self.emptied().insert(uid.clone());
             }
             _ => drop(self.emptied().remove(&uid)),

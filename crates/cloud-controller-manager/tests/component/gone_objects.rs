@@ -164,6 +164,32 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    /// It has an address of its own to wait for, and the shared one is another's.
+    #[simulated_only("ten seconds of refusals")]
+    async fn a_service_that_shared_an_address_on_the_host_datapath_loses_it_while_harvester_refuses_another_one(
+        cluster: TestCluster,
+    ) {
+        let refuses = Arc::new(AtomicBool::new(false));
+        let may_not = refuses.clone();
+        let harvester = limited(&cluster, move |method, path| {
+            method == Method::POST && path.ends_with("/loadbalancers") && may_not.load(Ordering::SeqCst)
+        });
+        let ccm = Ccm::start_on(&cluster, harvester, |_| ()).await;
+        join(&cluster, "worker-1", "worker-1", "").await;
+        join(&cluster, "worker-2", "worker-2", "").await;
+        create_service(&cluster, CHECKED, "").await;
+        harvester_says(&cluster, given("127.9.0.1")).await;
+        ask(&cluster, "api", 81, "web", ON_HOST).await;
+        assert_eq!(ingress(&at(&cluster, "shop/api").await), ["127.9.0.1"]);
+        refuses.store(true, Ordering::SeqCst);
+        let alone = json!({"metadata": {"annotations": {PRIMARY: null}, "labels": {PRIMARY: null}}});
+        cluster.guest.patch::<Service>("shop/api", alone).await;
+        cluster.advance(Duration::from_secs(60)).await;
+        assert_eq!(ingress(&at(&cluster, "shop/api").await), [""; 0]);
+        assert_eq!(told_about(&cluster, "api", "AddressTakenBack").await.len(), 1);
+        ccm.stop().await;
+    }
+
     /// Only a try tells that Harvester makes objects again.
     #[simulated_only("ten seconds of refusals")]
     async fn an_object_is_made_again_though_the_status_may_not_be_emptied(cluster: TestCluster) {

@@ -26,9 +26,16 @@ pub fn stored_nothing(status: &Status) -> bool {
     status.code < 500 || is_denial(status)
 }
 
+/// Whether the server says that there is no object of this name. A proxy on the way has answers of this code too, and so has a
+/// server without the kind.
+pub fn is_gone(status: &Status, name: &str) -> bool {
+    status.is_not_found() && status.details.as_ref().is_some_and(|details| details.name == name)
+}
+
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
+    use serde_json::json;
 
     use super::*;
 
@@ -54,5 +61,21 @@ mod tests {
         let status = Status::failure(message, "").with_code(code);
         let answers = [is_lasting, is_about_the_object, stored_nothing].map(|asked| asked(&status));
         assert_eq!(answers, expected, "lasting, about the object, nothing stored");
+    }
+
+    #[rstest]
+    #[case::of_the_object(404, Some("edge"), true)]
+    #[case::of_another(404, Some("lab"), false)]
+    #[case::of_a_proxy_or_of_a_server_without_the_kind(404, None, false)]
+    #[case::forbidden(403, Some("edge"), false)]
+    fn an_object_is_gone_where_the_answer_names_it(
+        #[case] code: u16,
+        #[case] named: Option<&str>,
+        #[case] expected: bool,
+    ) {
+        let details = named.map(|name| json!({"name": name}));
+        let reason = if code == 404 { "NotFound" } else { "Forbidden" };
+        let status = json!({"code": code, "message": "no", "reason": reason, "details": details});
+        assert_eq!(is_gone(&serde_json::from_value(status).unwrap(), "edge"), expected);
     }
 }

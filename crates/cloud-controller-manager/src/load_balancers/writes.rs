@@ -4,12 +4,11 @@
 //! another one at any time.
 
 use cloud_provider::Failure;
-use controller_kit::{ObjectKey, RawObject, ServerAnswers, replace};
+use controller_kit::{ObjectKey, RawObject, ServerAnswers, refusal::is_gone, replace};
 use harvester_api::LoadBalancer;
 use kube::{
     ResourceExt,
     api::{DeleteParams, Preconditions},
-    core::Status,
 };
 use serde_json::Value;
 
@@ -59,6 +58,7 @@ impl HarvesterLoadBalancers {
         match self.delete_object(key).await {
             Ok(Some(leaving)) => drop(answers.wrote(leaving)),
             Ok(None) => self.forget(key, &answers),
+            // with any other answer of this code the Service would go, and leave its object
             Err(kube::Error::Api(status)) if is_gone(&status, &key.name) => self.forget(key, &answers),
             Err(kube::Error::Api(status)) if status.is_conflict() => return Err(Failure::Outdated),
             Err(error) => return Err(failed("delete", key, error)),
@@ -72,12 +72,6 @@ impl HarvesterLoadBalancers {
             answers.gone(key, &uid);
         }
     }
-}
-
-/// Whether the API server says that there is no such object. A proxy on the way has answers of this code too, and then the
-/// Service would go and leave its object.
-fn is_gone(answer: &Status, name: &str) -> bool {
-    answer.is_not_found() && answer.details.as_ref().is_some_and(|details| details.name == name)
 }
 
 #[cfg(test)]

@@ -12,11 +12,11 @@ use std::{
     time::Duration,
 };
 
-use controller_kit::{Cache, ObjectKey, Watched};
+use controller_kit::{Cache, ObjectKey, Watched, refusal};
 use futures::future::join_all;
 use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::{Api, core::Status, runtime::watcher};
+use kube::{Api, runtime::watcher};
 use program::TaskGroup;
 use tokio::{
     sync::{Notify, watch},
@@ -429,11 +429,12 @@ enum Read<K> {
 
 /// What a read returns that a silent watch does not deliver: then it is stale.
 async fn past<K: Watched>(cache: &Cache<K>, api: Api<K>, key: &ObjectKey) -> Option<Read<K>> {
-    let works = cache.is_ready() && cache.watch_error().is_none();
-    let known = (works && cache.silent_for() >= SILENT_AFTER).then(|| cache.get(key))?;
+    // a list may be under way: another call has found the watch stale
+    let is_silent = cache.watch_error().is_none() && cache.silent_for() >= SILENT_AFTER;
+    let known = is_silent.then(|| cache.get(key))?;
     let read = match timeout(READ_WITHIN, api.get(&key.name)).await.ok()? {
         Ok(object) => Read::There(object),
-        Err(kube::Error::Api(answer)) if is_about(&answer, &key.name) => {
+        Err(kube::Error::Api(answer)) if refusal::is_gone(&answer, &key.name) => {
             Read::Gone(known?.meta().uid.clone()?)
         }
         Err(_) => return None,
@@ -446,11 +447,6 @@ async fn past<K: Watched>(cache: &Cache<K>, api: Api<K>, key: &ObjectKey) -> Opt
     let is_delivered = timeout(ECHOED_WITHIN, cache.wait_until_watched(version)).await.is_ok();
     // another comparison may have it listed anew by now, and lists may be slow: what was read is known before
     (!is_delivered && cache.silent_for() >= SILENT_AFTER).then_some(read)
-}
-
-/// Whether the API server says that there is no such object; a proxy on the way has answers of this code too.
-fn is_about(answer: &Status, name: &str) -> bool {
-    answer.is_not_found() && answer.details.as_ref().is_some_and(|details| details.name == name)
 }
 
 fn config() -> watcher::Config {

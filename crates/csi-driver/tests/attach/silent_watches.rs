@@ -15,12 +15,22 @@ use super::host::{Bed, Process, STUCK, VOLUME};
 impl Bed {
     /// Those that begin from now on.
     fn hold_watches_of(&self, user: &str, resource: Option<&str>) {
+        self.delay(user, "watch", resource, 300_000);
+    }
+
+    fn delay(&self, user: &str, verb: &str, resource: Option<&str>, millis: u64) {
         self.server.faults().add(Rule {
             user: Some(user.to_owned()),
-            verb: Some("watch".to_owned()),
+            verb: Some(verb.to_owned()),
             resource: resource.map(str::to_owned),
-            ..Rule::new(Answer::Delay(Duration::from_secs(300)))
+            ..Rule::new(Answer::Delay(Duration::from_millis(millis)))
         });
+    }
+
+    /// The instance has let go of a disk, and the host tells of it.
+    fn works_again(&self) {
+        self.works.store(true, Ordering::Relaxed);
+        self.wake();
     }
 
     /// Those of this moment. Later ones work.
@@ -265,8 +275,7 @@ async fn a_watch_that_falls_silent_during_a_detachment_is_found_by_it() {
     let host = async {
         sleep(Duration::from_secs(1)).await;
         bed.silence_the_watches_of("p1").await;
-        bed.works.store(true, Ordering::Relaxed);
-        bed.wake();
+        bed.works_again();
     };
     let (answer, ()) = tokio::join!(driver.unpublish("a"), host);
     answer.unwrap();
@@ -281,11 +290,7 @@ async fn a_disk_leaves_in_two_minutes_though_all_watches_are_silent_and_the_host
     // the claims are watched too by then
     sleep(Duration::from_secs(1)).await;
     bed.silence_the_watches_of("p1").await;
-    bed.server.faults().add(Rule {
-        user: Some("p1".to_owned()),
-        verb: Some("get".to_owned()),
-        ..Rule::new(Answer::Delay(Duration::from_millis(2_500)))
-    });
+    bed.delay("p1", "get", None, 2_500);
     let leaves = async {
         while let Err(refusal) = driver.unpublish("a").await {
             assert_eq!(refusal.code, Code::Aborted, "{refusal}");
@@ -303,12 +308,7 @@ async fn a_disk_leaves_by_one_call_though_answers_of_the_host_come_one_after_the
     let driver = Process::new(&bed, "p1");
     driver.publish("a").await.unwrap();
     bed.silence_the_watches_of("p1").await;
-    bed.server.faults().add(Rule {
-        user: Some("p1".to_owned()),
-        verb: Some("get".to_owned()),
-        resource: Some("virtualmachineinstances".to_owned()),
-        ..Rule::new(Answer::Delay(Duration::from_millis(50)))
-    });
+    bed.delay("p1", "get", Some("virtualmachineinstances"), 50);
     let kubevirt = async {
         sleep(Duration::from_secs(1)).await;
         let label = Patch::Merge(json!({"metadata": {"labels": {"n": "1"}}}));
@@ -331,8 +331,7 @@ async fn nothing_is_compared_with_the_host_for_a_call_that_has_been_answered() {
         let label = Patch::Merge(json!({"metadata": {"labels": {"n": "1"}}}));
         bed.machines().patch("b", &PatchParams::default(), &label).await.unwrap();
         sleep(Duration::from_millis(2_500)).await;
-        bed.works.store(true, Ordering::Relaxed);
-        bed.wake();
+        bed.works_again();
     };
     let (answer, ()) = tokio::join!(driver.unpublish("a"), host);
     answer.unwrap();
@@ -362,15 +361,10 @@ async fn a_busy_namespace_hides_no_silent_watch_of_instances_from_a_detachment()
     bed.works.store(false, Ordering::Relaxed);
     bed.silence_one_watch_of("p1", Some("virtualmachineinstances")).await;
     bed.keeps_changing("b", Duration::from_millis(200));
-    bed.server.faults().add(Rule {
-        user: Some("p1".to_owned()),
-        verb: Some("list".to_owned()),
-        ..Rule::new(Answer::Delay(Duration::from_secs(5)))
-    });
+    bed.delay("p1", "list", None, 5_000);
     let host = async {
         sleep(Duration::from_secs(1)).await;
-        bed.works.store(true, Ordering::Relaxed);
-        bed.wake();
+        bed.works_again();
     };
     let (answer, ()) = tokio::join!(driver.unpublish("a"), host);
     answer.unwrap();
@@ -390,24 +384,46 @@ async fn a_disk_leaves_by_one_call_though_all_watches_are_silent_and_lists_are_s
     sleep(Duration::from_secs(1)).await;
     bed.works.store(false, Ordering::Relaxed);
     bed.silence_the_watches_of("p1").await;
-    for (verb, resource, delay) in
-        [("list", None, 5_000), ("get", Some("virtualmachineinstances".to_owned()), late)]
-    {
-        bed.server.faults().add(Rule {
-            user: Some("p1".to_owned()),
-            verb: Some(verb.to_owned()),
-            resource,
-            ..Rule::new(Answer::Delay(Duration::from_millis(delay)))
-        });
-    }
+    bed.delay("p1", "list", None, 5_000);
+    bed.delay("p1", "get", Some("virtualmachineinstances"), late);
     let host = async {
         sleep(Duration::from_secs(1)).await;
-        bed.works.store(true, Ordering::Relaxed);
-        bed.wake();
+        bed.works_again();
     };
     let (answer, ()) = tokio::join!(driver.unpublish("a"), host);
     answer.unwrap();
     assert!(bed.with_volume().await.is_empty());
+}
+
+/// The first call has the claims listed anew.
+#[tokio::test(start_paused = true)]
+async fn a_claim_is_seen_to_be_bound_while_the_list_that_another_call_wanted_is_under_way() {
+    let bed = Bed::new().await;
+    for volume in ["pvc-2", "pvc-3"] {
+        bed.volume(volume).await;
+        bed.claim_is(volume, "Pending").await;
+    }
+    let driver = Process::new(&bed, "p1");
+    driver.warm_up().await;
+    bed.silence_one_watch_of("p1", Some("persistentvolumeclaims")).await;
+    bed.delay("p1", "list", None, 8_000);
+    let second = async {
+        sleep(Duration::from_secs(2)).await;
+        driver.publish_volume("pvc-3", "b").await
+    };
+    let host = async {
+        sleep(Duration::from_secs(1)).await;
+        bed.claim_is("pvc-2", "Bound").await;
+        sleep(Duration::from_secs(2)).await;
+        // its call looks again, and waits on
+        let label = Patch::Merge(json!({"metadata": {"labels": {"n": "1"}}}));
+        bed.machines().patch("b", &PatchParams::default(), &label).await.unwrap();
+        sleep(Duration::from_secs(1)).await;
+        bed.claim_is("pvc-3", "Bound").await;
+    };
+    let (first, second, ()) = tokio::join!(driver.publish_volume("pvc-2", "a"), second, host);
+    first.unwrap();
+    second.unwrap();
 }
 
 /// The watch of machines alone is held, and the disk came by an earlier call.
@@ -461,8 +477,7 @@ async fn a_watch_that_the_host_refuses_is_not_listed_anew_because_another_one_is
     bed.server.audit().clear();
     let host = async {
         sleep(Duration::from_secs(1)).await;
-        bed.works.store(true, Ordering::Relaxed);
-        bed.wake();
+        bed.works_again();
     };
     let (answer, ()) = tokio::join!(driver.unpublish("a"), host);
     answer.unwrap();

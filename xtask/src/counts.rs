@@ -2,8 +2,7 @@
 
 use std::iter::Sum;
 
-/// How the line begins in which the fault schedules name the seeds that failed.
-const SEEDS_FAILED: &str = "these seeds failed";
+use crate::seeds;
 
 /// How many tests passed and failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,11 +33,13 @@ pub(crate) fn of(output: &str, succeeded: bool) -> Counts {
     counts
 }
 
-/// Which tests failed, as they are named on a command line, and which seeds.
-pub(crate) fn failures(output: &str) -> Vec<String> {
+/// Which tests failed, as they are named on a command line, and which seeds; what was run, where its output names none.
+pub(crate) fn failures(run: &str, output: &str, succeeded: bool) -> Vec<String> {
     let name = |line: &str| Some(line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?.to_owned());
-    let seeds = |line: &str| line.starts_with(SEEDS_FAILED).then(|| line.to_owned());
-    output.lines().filter_map(|line| name(line).or_else(|| seeds(line))).collect()
+    let seed = |line: &str| line.starts_with(seeds::FAILED).then(|| line.to_owned());
+    let named = output.lines().filter_map(|line| name(line).or_else(|| seed(line)));
+    let failures: Vec<_> = named.map(|name| format!("{run}: {name}")).collect();
+    if succeeded || !failures.is_empty() { failures } else { vec![run.to_owned()] }
 }
 
 fn result(line: &str) -> Option<Counts> {
@@ -60,11 +61,15 @@ mod tests {
     const BAD: &str =
         "test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1s";
 
-    #[test]
-    fn what_failed_is_named() {
-        let output =
-            "test a::b ... ok\ntest a::c ... FAILED\n---- a::c stdout ----\nthese seeds failed, try: [7]\n";
-        assert_eq!(failures(output), ["a::c", "these seeds failed, try: [7]"]);
+    const BOTH: &str =
+        "test a::b ... ok\ntest a::c ... FAILED\n---- a::c stdout ----\nthese seeds failed, try: [7]\n";
+
+    #[rstest]
+    #[case::a_test_and_a_seed(BOTH, false, &["csi attach: a::c", "csi attach: these seeds failed, try: [7]"])]
+    #[case::a_runner_that_died("test a::b ... ok\nsignal: 9", false, &["csi attach"])]
+    #[case::nothing("test a::b ... ok\n", true, &[])]
+    fn what_failed_is_named(#[case] output: &str, #[case] succeeded: bool, #[case] expected: &[&str]) {
+        assert_eq!(failures("csi attach", output, succeeded), expected);
     }
 
     #[rstest]

@@ -128,12 +128,13 @@ pub(crate) fn keep(failed: &[u64]) -> Result<()> {
     Ok(())
 }
 
+/// How the line begins in which a run names the seeds that failed.
+pub(crate) const FAILED: &str = "these seeds failed";
+
 /// The seeds that a run says failed.
 pub(crate) fn failed(output: &str) -> Vec<u64> {
-    let list = output
-        .lines()
-        .find_map(|line| line.split_once("these seeds failed")?.1.split_once(": ["))
-        .map(|(_, list)| list);
+    let list =
+        output.lines().find_map(|line| line.split_once(FAILED)?.1.split_once(": [")).map(|(_, list)| list);
     let list = list.and_then(|list| list.split_once(']')).map_or("", |(list, _)| list);
     list.split(", ").filter_map(|seed| seed.parse().ok()).collect()
 }

@@ -199,11 +199,7 @@ impl Run<'_> {
     }
 
     fn counted(&mut self, part: Part, outcome: &Outcome) -> Counts {
-        let failures = counts::failures(&outcome.output);
-        if !outcome.succeeded && failures.is_empty() {
-            self.failed.push(part.says().to_owned());
-        }
-        self.failed.extend(failures);
+        self.failed.extend(counts::failures(part.says(), &outcome.output, outcome.succeeded));
         counts::of(&outcome.output, outcome.succeeded)
     }
 
@@ -272,11 +268,7 @@ impl Run<'_> {
                 .map(str::to_owned),
         );
         for (name, counts, output) in &done {
-            let failures = counts::failures(output);
-            if counts.failed > 0 && failures.is_empty() {
-                self.failed.push(name.clone());
-            }
-            self.failed.extend(failures);
+            self.failed.extend(counts::failures(name, output, counts.failed == 0));
         }
         let mut counts: Counts = done.iter().map(|(_, counts, _)| *counts).sum();
         if begun {

@@ -5,10 +5,7 @@
 
 use std::{
     collections::HashSet,
-    sync::{
-        Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -27,49 +24,53 @@ const READ_AGAIN: Duration = Duration::from_secs(30);
 /// The Nodes whose VM was read by name.
 #[derive(Debug, Default)]
 pub(crate) struct NamesRead {
-    nodes: Mutex<HashSet<String>>,
-    /// How often another server was the one that answers. Changes while `nodes` is locked.
-    server: AtomicU64,
+    read: Mutex<Read>,
     /// Rung where another server answers by now.
     cleared: Notify,
 }
 
+#[derive(Debug, Default)]
+struct Read {
+    nodes: HashSet<String>,
+    /// How often another server was the one that answers.
+    server: u64,
+}
+
 impl NamesRead {
     pub(crate) fn contains(&self, node: &str) -> bool {
-        self.nodes().contains(node)
+        self.read().nodes.contains(node)
     }
 
     pub(crate) fn is_used(&self) -> bool {
-        !self.nodes().is_empty()
+        !self.read().nodes.is_empty()
     }
 
     /// Another server answers by now: all are read again.
     pub(crate) fn clear(&self) {
-        let mut nodes = self.nodes();
-        self.server.fetch_add(1, Ordering::SeqCst);
-        nodes.clear();
-        drop(nodes);
+        let mut read = self.read();
+        *read = Read { nodes: HashSet::new(), server: read.server + 1 };
+        drop(read);
         self.cleared.notify_one();
     }
 
     /// The server that answers now, of those that did.
     fn server(&self) -> u64 {
-        self.server.load(Ordering::SeqCst)
+        self.read().server
     }
 
-    fn nodes(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.nodes.lock().expect("no panic while remembering")
+    fn read(&self) -> MutexGuard<'_, Read> {
+        self.read.lock().expect("no panic while remembering")
     }
 
     /// Answers whether that is new. Of a read that began at a former server nothing is kept.
     fn add(&self, node: &str, server: u64) -> bool {
-        let mut nodes = self.nodes();
-        self.server() == server && nodes.insert(node.to_owned())
+        let mut read = self.read();
+        read.server == server && read.nodes.insert(node.to_owned())
     }
 
     /// Answers whether it was there.
     fn remove(&self, node: &str) -> bool {
-        self.nodes().remove(node)
+        self.read().nodes.remove(node)
     }
 }
 

@@ -26,7 +26,7 @@ use std::{
     time::Duration,
 };
 
-use cloud_provider::{Decision, FINALIZER, Failure, LoadBalancers, Requeue, RequeueFn, wants_load_balancer};
+use cloud_provider::{Decision, Failure, LoadBalancers, Requeue, RequeueFn, wants_load_balancer};
 use controller_kit::{Cache, Change, ObjectKey, RawObject, error_message};
 use guest_vms::GuestVms;
 use harvester_api::{LoadBalancer, annotations, names};
@@ -40,8 +40,8 @@ pub(crate) use self::lookup::labelled_service;
 pub use self::{decide::Write, object::ClusterIdentity};
 use self::{
     decide::{
-        Found, Phase, Seen, decide,
-        sharing::{Held, Sharing},
+        EmptyStatus, Found, Phase, Seen, decide, empty_status,
+        sharing::Sharing,
         source_ranges::{GivenUp, RETRY},
     },
     lookup::{AddressInUse, Entry, Evidence, Index, LiveService, computed, find},
@@ -370,15 +370,10 @@ impl LoadBalancers for HarvesterLoadBalancers {
         let uid = service.uid().unwrap_or_default();
         let seen = self.see(service, nodes);
         self.remember(service, seen.phase());
-        // what one shows that shares an address comes from the object of its primary, and is written by this program
-        let is_alone = seen.wanted && seen.held == Held::Nothing && matches!(seen.sharing, Sharing::Own);
-        match seen.load_balancer {
-            Found::Absent if is_alone && !ingress(service).is_empty() => {}
-            // one without finalizer has nothing of ours, and is in no clean-up
-            Found::Absent if is_alone && service.finalizers().iter().any(|name| name == FINALIZER) => {
-                self.emptied().insert(uid.clone());
-            }
-            _ => drop(self.emptied().remove(&uid)),
+        match empty_status(&seen) {
+            EmptyStatus::Noted => drop(self.emptied().insert(uid.clone())),
+            EmptyStatus::AsBefore => {}
+            EmptyStatus::Forgotten => drop(self.emptied().remove(&uid)),
         }
         let decision = decide(&seen);
         // nothing is tried now, so the next answer is the first; VMs that are not known for a moment end no row of answers

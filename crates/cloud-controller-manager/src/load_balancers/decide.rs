@@ -23,7 +23,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use serde_json::Value;
 
-pub(super) use self::handover::leased;
+pub(super) use self::handover::{EmptyStatus, empty_status, leased};
 pub(super) use self::host_datapath::{hinders_sharing, was_announced_in_guest};
 use self::{
     sharing::{Held, Secondaries, Sharing},

@@ -77,6 +77,13 @@ mod tests {
     use super::*;
     use crate::load_balancers::{Write, tests::denied};
 
+    fn service() -> Service {
+        serde_json::from_value(json!({
+            "metadata": {"name": "web", "namespace": "shop", "uid": "u"},
+            "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "nodePort": 30080}]}}))
+        .unwrap()
+    }
+
     #[rstest]
     #[case::no_right_or_no_quota(403, "loadbalancers is forbidden", true)]
     #[case::invalid(422, "LoadBalancer \"blue\" is invalid: spec", true)]
@@ -119,10 +126,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_one_server_refused_is_not_held_against_the_next() {
-        let service: Service = serde_json::from_value(json!({
-            "metadata": {"name": "web", "namespace": "shop", "uid": "u"},
-            "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "nodePort": 30080}]}}))
-        .unwrap();
+        let service = service();
         let (cloud, nodes) = denied(&Cache::of([service.clone()]));
         let write = cloud.decide(&service, &nodes).write.expect("an object to make");
         assert!(cloud.apply(write.clone()).await.is_err());
@@ -148,10 +152,7 @@ mod tests {
     /// It waits for its first answer.
     #[tokio::test(start_paused = true)]
     async fn an_object_that_is_made_after_all_is_refused_no_more_at_the_first_look() {
-        let service: Service = serde_json::from_value(json!({
-            "metadata": {"name": "web", "namespace": "shop", "uid": "u"},
-            "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "nodePort": 30080}]}}))
-        .unwrap();
+        let service = service();
         let (cloud, nodes) = denied(&Cache::of([service.clone()]));
         let write = cloud.decide(&service, &nodes).write.expect("an object to make");
         assert!(cloud.apply(write.clone()).await.is_err() && !cloud.see(&service, &nodes).creation_refused);

@@ -61,6 +61,16 @@ async fn start(cluster: &TestCluster) -> Ccm {
     ccm
 }
 
+/// A client of a Harvester that makes no object while the switch is on.
+fn refusing(cluster: &TestCluster) -> (Client, Arc<AtomicBool>) {
+    let refuses = Arc::new(AtomicBool::new(false));
+    let may_not = refuses.clone();
+    let harvester = limited(cluster, move |method, path| {
+        method == Method::POST && path.ends_with("/loadbalancers") && may_not.load(Ordering::SeqCst)
+    });
+    (harvester, refuses)
+}
+
 /// A client of a Harvester that makes no object. Before it says so, another controller has its address in the Service's status.
 fn refusing_while_another_writes(cluster: &TestCluster) -> Client {
     let harvester = cluster.harvester.client(User::CloudControllerManager);
@@ -128,11 +138,7 @@ test_cluster::component_tests! {
     /// By a right that is missing, a webhook, a policy or a quota. It is tried again and again.
     #[simulated_only("ten seconds of refusals")]
     async fn an_address_whose_object_is_gone_is_published_no_more_while_harvester_refuses_another_one(cluster: TestCluster) {
-        let refuses = Arc::new(AtomicBool::new(false));
-        let may_not = refuses.clone();
-        let harvester = limited(&cluster, move |method, path| {
-            method == Method::POST && path.ends_with("/loadbalancers") && may_not.load(Ordering::SeqCst)
-        });
+        let (harvester, refuses) = refusing(&cluster);
         let ccm = Ccm::start_on(&cluster, harvester, |_| ()).await;
         join(&cluster, "worker-1", "worker-1", "").await;
         announced_service(&cluster, "{}").await;
@@ -169,11 +175,7 @@ test_cluster::component_tests! {
     async fn a_service_that_shared_an_address_on_the_host_datapath_loses_it_while_harvester_refuses_another_one(
         cluster: TestCluster,
     ) {
-        let refuses = Arc::new(AtomicBool::new(false));
-        let may_not = refuses.clone();
-        let harvester = limited(&cluster, move |method, path| {
-            method == Method::POST && path.ends_with("/loadbalancers") && may_not.load(Ordering::SeqCst)
-        });
+        let (harvester, refuses) = refusing(&cluster);
         let ccm = Ccm::start_on(&cluster, harvester, |_| ()).await;
         join(&cluster, "worker-1", "worker-1", "").await;
         join(&cluster, "worker-2", "worker-2", "").await;
@@ -193,11 +195,7 @@ test_cluster::component_tests! {
     /// Only a try tells that Harvester makes objects again.
     #[simulated_only("ten seconds of refusals")]
     async fn an_object_is_made_again_though_the_status_may_not_be_emptied(cluster: TestCluster) {
-        let refuses = Arc::new(AtomicBool::new(false));
-        let may_not = refuses.clone();
-        let harvester = limited(&cluster, move |method, path| {
-            method == Method::POST && path.ends_with("/loadbalancers") && may_not.load(Ordering::SeqCst)
-        });
+        let (harvester, refuses) = refusing(&cluster);
         let guest = limited_to(&cluster.guest, |_, path| path.ends_with("/services/web/status"));
         let parts = Parts::new(guest, harvester, Clock::starting_at(cluster.start()));
         let ccm = Ccm::start_parts(&cluster, parts, |_| ()).await;

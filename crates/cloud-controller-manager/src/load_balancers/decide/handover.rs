@@ -13,7 +13,7 @@
 //! Others write these fields too: users name an address themselves, other load balancers write the status. The record
 //! of the address that we handed over distinguishes theirs from ours, over any restart between two writes.
 
-use cloud_provider::{Annotations, IngressAddress, LoadBalancerState, Publish, View};
+use cloud_provider::{Annotations, FINALIZER, IngressAddress, LoadBalancerState, Publish, View};
 use controller_kit::RawObject;
 use harvester_api::{LoadBalancer, annotations, names::DHCP_ADDRESS};
 use k8s_openapi::api::core::v1::Service;
@@ -24,7 +24,7 @@ use super::{
     Found, Seen, allocated,
     families::{Families, Family, listed, same, served},
     ingress, is_leased, settled,
-    sharing::Held,
+    sharing::{Held, Sharing},
 };
 use crate::datapath::Datapath;
 
@@ -103,6 +103,32 @@ pub(super) fn path_of_orphaned_address(seen: &Seen<'_>, forbidden: bool) -> Opti
         Datapath::Guest => orphaned(seen.service).is_some(),
     };
     was_given.then_some(path)
+}
+
+/// What is remembered of the status of a Service without object: [`Seen::shown_by_others`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::load_balancers) enum EmptyStatus {
+    /// It is empty now.
+    Noted,
+    /// It shows something: whose that is says what was noted before.
+    AsBefore,
+    /// What it shows next is ours.
+    Forgotten,
+}
+
+/// The note about the status as it is seen. What a Service shows that shares an address comes from the object of its primary,
+/// and is written by this program; one without finalizer has nothing of ours, and is in no clean-up.
+pub(in crate::load_balancers) fn empty_status(seen: &Seen<'_>) -> EmptyStatus {
+    let is_alone = seen.held == Held::Nothing && matches!(seen.sharing, Sharing::Own);
+    if !matches!(seen.load_balancer, Found::Absent) || !seen.wanted || !is_alone {
+        EmptyStatus::Forgotten
+    } else if !ingress(seen.service).is_empty() {
+        EmptyStatus::AsBefore
+    } else if seen.service.finalizers().iter().any(|name| name == FINALIZER) {
+        EmptyStatus::Noted
+    } else {
+        EmptyStatus::Forgotten
+    }
 }
 
 /// The address in the guest that nothing in Harvester holds once the Service's object is gone. A lease is kube-vip's own.

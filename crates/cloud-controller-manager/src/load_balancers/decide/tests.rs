@@ -53,11 +53,21 @@ fn decided_in(
     object: Option<&RawObject<LoadBalancer>>,
     change: impl FnOnce(&mut Seen<'_>),
 ) -> Decision<Write> {
+    let mut seen = seen_in(cluster, service, object);
+    change(&mut seen);
+    decide(&seen)
+}
+
+pub(super) fn seen(service: &Service) -> Seen<'_> {
+    seen_in("blue", service, None)
+}
+
+fn seen_in<'a>(cluster: &str, service: &'a Service, object: Option<&RawObject<LoadBalancer>>) -> Seen<'a> {
     let identity =
         ClusterIdentity { cluster: GuestCluster::new(cluster), cluster_uid: None, management_network: None };
     let is_load_balancer =
         service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("LoadBalancer");
-    let mut seen = Seen {
+    Seen {
         identity,
         policy: Policy::Annotation,
         allowed: AllowedDatapaths::default(),
@@ -78,9 +88,7 @@ fn decided_in(
         creation_refused: false,
         shown_by_others: false,
         waited: Duration::ZERO,
-    };
-    change(&mut seen);
-    decide(&seen)
+    }
 }
 
 /// The Events about a Service that gets no load balancer.

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use cloud_provider::{FINALIZER, Publish};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -6,7 +8,7 @@ use super::{
     super::{
         Write,
         sharing::{Held, Sharing},
-        tests::{decided, object, reasons, service},
+        tests::{decided, object, reasons, seen, service},
     },
     *,
 };
@@ -338,4 +340,33 @@ fn an_address_in_the_status_is_the_one_that_was_given_in_every_form(
     #[case] expected: bool,
 ) {
     assert_eq!(came_of(lost, &showing(shown, None, lost)), expected);
+}
+
+#[rstest]
+#[case::empty(&[], true, |_: &mut Seen<'_>| (), EmptyStatus::Noted)]
+#[case::of_anybody(&["192.0.2.7"], true, |_: &mut Seen<'_>| (), EmptyStatus::AsBefore)]
+#[case::not_ours_yet(&[], false, |_: &mut Seen<'_>| (), EmptyStatus::Forgotten)]
+#[case::with_an_object(&[], true, |seen: &mut Seen<'_>| {
+    seen.load_balancer = Found::Present(Arc::new(object("vm", &json!({}))));
+}, EmptyStatus::Forgotten)]
+#[case::before_the_objects_were_listed(&[], true, |seen: &mut Seen<'_>| seen.load_balancer = Found::Unlisted,
+    EmptyStatus::Forgotten)]
+#[case::of_another_type(&[], true, |seen: &mut Seen<'_>| seen.wanted = false, EmptyStatus::Forgotten)]
+// it shows what its primary has
+#[case::that_shares(&["192.0.2.7"], true, |seen: &mut Seen<'_>| seen.held = Held::Proven, EmptyStatus::Forgotten)]
+#[case::that_waits_for_a_primary(&[], true, |seen: &mut Seen<'_>| seen.sharing = Sharing::Waits(String::new()),
+    EmptyStatus::Forgotten)]
+fn an_empty_status_is_remembered_of_a_service_that_has_nothing_of_ours(
+    #[case] shown: &[&str],
+    #[case] has_finalizer: bool,
+    #[case] change: fn(&mut Seen<'_>),
+    #[case] expected: EmptyStatus,
+) {
+    let mut service = service(&json!({}), &json!({}));
+    service.metadata.finalizers = has_finalizer.then(|| vec![FINALIZER.to_owned()]);
+    let ingress: Vec<_> = shown.iter().map(|ip| json!({"ip": ip})).collect();
+    service.status = serde_json::from_value(json!({"loadBalancer": {"ingress": ingress}})).unwrap();
+    let mut seen = seen(&service);
+    change(&mut seen);
+    assert_eq!(empty_status(&seen), expected);
 }

@@ -163,9 +163,16 @@ pub(crate) async fn hold(
             addresses
         } else {
             assert!(asked(service).is_some(), "Service {name} has no LoadBalancer");
-            let told = (service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS), ingress(service));
-            assert_eq!(told, (None, vec![]), "Service {name} has no address");
-            Vec::new()
+            let asked = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS);
+            if service.annotations().get(annotations::ALLOCATED_ADDRESS).is_some_and(|it| it == DHCP_ADDRESS)
+            {
+                // a lease is kube-vip's own: it stays when the object goes that asked for it
+                assert_eq!(asked.map(String::as_str), Some(DHCP_ADDRESS), "the lease of Service {name}");
+                ingress(service).iter().map(|ip| ip.parse().expect("an address")).collect()
+            } else {
+                assert_eq!((asked, ingress(service)), (None, vec![]), "Service {name} has no address");
+                Vec::new()
+            }
         };
         if is_wanted(service) {
             sharing.must_not_wait(service);

@@ -13,7 +13,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use cloud_provider::{Decision, IngressAddress, Labels, LoadBalancerState, Publish, Removal, View};
 use controller_kit::{Explanation, ObjectKey, PendingEvent, RawObject};
-use harvester_api::{LoadBalancer, annotations, labels};
+use harvester_api::{LoadBalancer, annotations, labels, names::DHCP_ADDRESS};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -207,7 +207,7 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
         Datapath::Guest => given.as_ref().is_some_and(|lost| handover::came_of(lost, service)),
     };
     let goes_on = goes_on(seen);
-    events.extend(told(seen, goes_on));
+    events.extend(told(seen, goes_on || keeps_lease(seen)));
     if seen.held == Held::Nothing && (!is_asked && !shows || !handover::is_right_harvester(seen)) {
         events.extend(events::not_allocated(service));
         return Decision { view, write: None, events };
@@ -296,6 +296,14 @@ fn kept(seen: &Seen<'_>, object: &RawObject<LoadBalancer>) -> Option<Value> {
             keep_for_secondaries(seen, object, json);
         }
     })
+}
+
+/// Whether the Service shows the lease that it got by an object of its own, which is gone.
+fn keeps_lease(seen: &Seen<'_>) -> bool {
+    let recorded = handover::given(seen.service, None);
+    seen.held == Held::Nothing
+        && recorded.is_some_and(|recorded| handover::latest(&recorded) == DHCP_ADDRESS)
+        && !ingress(seen.service).is_empty()
 }
 
 /// Whether a Service that cannot share now keeps what it was given. On the host datapath the label comes before the

@@ -522,6 +522,18 @@ fn a_service_that_keeps_a_shared_address_shows_it_again_before_kube_vip_is_asked
     assert_eq!((&unproven.publish, unproven.annotations.get(IPS)), (&Publish::NotOurs, None));
 }
 
+/// Its own object, which gave it the lease, was deleted as it was of another type.
+#[test]
+fn a_service_that_cannot_share_keeps_its_lease_and_says_so() {
+    let leased = json!({IPS: DHCP_ADDRESS, annotations::ALLOCATED_ADDRESS: DHCP_ADDRESS});
+    let decision = decided(&asking(&leased, None, Some("192.0.2.101")), None, |seen| {
+        seen.sharing = refused(false);
+    });
+    assert!(decision.view.publish == Publish::NotOurs && decision.view.annotations.is_empty());
+    let told = &decision.events[0].message;
+    assert!(told.ends_with("; it keeps the address that it has"), "{told}");
+}
+
 #[test]
 fn the_phase_of_a_secondary_is_publication_until_kube_vip_shows_the_address() {
     let of = |shown: Option<&str>, path| phase(&asking(&json!({}), None, shown), &primary(path));

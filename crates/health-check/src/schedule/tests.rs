@@ -455,6 +455,7 @@ fn five_thousand_silent_targets_delay_another_groups_probe_by_a_period_at_most(
     assert!(world.most <= 512);
 }
 
+// docs/contract/load-balancer.md#S-4
 #[test]
 fn a_group_of_fifty_thousand_targets_dials_two_thousand_times_a_second_and_delays_nobody() {
     let mut world = World::new(512, 7);

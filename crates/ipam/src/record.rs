@@ -22,7 +22,8 @@ pub struct Record {
     unreadable: BTreeMap<String, String>,
 }
 
-/// Where the round robin of each family stands, for as long as somebody remembers it: the status has one cursor.
+/// Where the round robin of each family stands, for as long as somebody remembers it: the status has one cursor, which is that
+/// of IPv4 where there is one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Turns {
     v4: Option<IpAddr>,
@@ -50,7 +51,7 @@ impl Turns {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request<'a> {
     pub holder: &'a str,
-    /// The family that the address must have. `None` takes the next address of the pool, as the existing program does.
+    /// The family that the address must have. `None` takes an IPv4 address where the pool gives one, else one of IPv6.
     pub family: Option<Family>,
     /// The address that the holder believes to have (its own status): taken back when the record has lost it.
     pub known: Option<IpAddr>,
@@ -185,7 +186,8 @@ impl Record {
         self.history.texts().collect()
     }
 
-    /// For `status.lastAllocated`; empty when nothing was ever allocated.
+    /// For `status.lastAllocated`; empty when nothing was ever allocated. Of a pool of both families it is where the round
+    /// robin of IPv4 stands, once it has begun.
     pub fn last_allocated(&self) -> String {
         self.cursor.map(|cursor| cursor.to_string()).unwrap_or_default()
     }
@@ -228,9 +230,9 @@ impl Record {
 
     /// Gives the holder an address: the one that it has; else the one that it believes to have; else the one that it
     /// had last; else one that a namesake had last (the same Service before it was made again); else the next one of the
-    /// round robin that nobody had; else the next one. An address of its past that is not to be had any more (taken, out
-    /// of range, now the gateway) is passed over, not an error. `taken` answers whether an address is in use by somebody
-    /// whom this record does not know.
+    /// round robin that nobody had; else the next one. A claim of no family gets one of IPv6 by the round robin only where it
+    /// finds none of IPv4. An address of its past that is not to be had any more (taken, out of range, now the gateway) is
+    /// passed over, not an error. `taken` answers whether an address is in use by somebody whom this record does not know.
     ///
     /// # Errors
     /// When every address is held; when the one that is asked for exactly is not to be had.
@@ -269,12 +271,12 @@ impl Record {
                 && !taken(*address)
         };
         let past = known.into_iter().chain(self.past(request)).find(free);
-        let next = |family: Option<Family>| {
+        let next = |family: Family| {
             // in a pool that has gone round once nobody looks for one that nobody had
             let all_touched = ranges.total() <= (self.held.len() + self.history.len()) as u128;
             let mut touched = None;
             let mut held = self.held.ascent();
-            let turn = ranges.turn_of(family, self.cursor_of(family, ranges));
+            let turn = ranges.turn_of(Some(family), self.cursor_of(family, ranges));
             let untouched = turn.filter(|address| !held.holds(*address)).find(|address| {
                 let is_new = all_touched || self.history.holder(*address).is_none();
                 // `taken` is dear
@@ -290,27 +292,36 @@ impl Record {
         };
         let address = past.or_else(|| match among {
             Some(addresses) => addresses.iter().copied().find(free),
-            None if request.family.is_none() => {
-                // who names no family goes on in the one of those before: a range of the other may come first in the turn
-                let is_mixed = ranges.has_family(Family::V4) && ranges.has_family(Family::V6);
-                let of_cursor = self.cursor.map(Family::of).filter(|_| is_mixed);
-                of_cursor.and_then(|family| next(Some(family))).or_else(|| next(None))
+            // the cloud controller manager in Go names none, and serves IPv4 alone
+            None => {
+                let asked = |family: &Family| request.family.is_none_or(|requested| requested == *family);
+                [Family::V4, Family::V6].into_iter().filter(asked).find_map(next)
             }
-            None => next(request.family),
         });
         let address = address.ok_or(Refusal::Exhausted)?;
         self.history.remove(address);
         self.held.insert(address, holder);
-        self.cursor = Some(address);
-        self.turns.note(self.cursor);
+        self.move_cursor(ranges, address);
         Ok(Claim::Recorded(address))
+    }
+
+    /// The round robin of its family goes on after this address. The load balancer in Go goes on after the cursor of the
+    /// status, whatever its family, and whoever it serves expects IPv4: an IPv6 address becomes the cursor only where that of
+    /// IPv4 is not in the ranges or has not begun.
+    fn move_cursor(&mut self, ranges: &Ranges, address: IpAddr) {
+        let of_ipv4 = match address {
+            IpAddr::V4(_) => Some(address),
+            IpAddr::V6(_) => self.cursor_of(Family::V4, ranges).filter(|cursor| ranges.offers(*cursor)),
+        };
+        self.turns.note(Some(address));
+        self.cursor = of_ipv4.or(Some(address));
+        self.turns.note(self.cursor);
     }
 
     /// Where the round robin of a family stands. While the cursor is in the other family, and nobody remembers where this
     /// one stood (a process that started since), the turn goes on after the highest address of the ranges that anybody has
     /// or had, so that one which was just released is not the first to go.
-    fn cursor_of(&self, family: Option<Family>, ranges: &Ranges) -> Option<IpAddr> {
-        let Some(family) = family else { return self.cursor };
+    fn cursor_of(&self, family: Family, ranges: &Ranges) -> Option<IpAddr> {
         match self.cursor {
             Some(cursor) if Family::of(cursor) != family => {
                 let offered = |address: IpAddr| ranges.offers(address);

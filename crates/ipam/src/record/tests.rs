@@ -8,6 +8,7 @@ use super::*;
 use crate::RangeSpec;
 
 mod living;
+mod mixed;
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()

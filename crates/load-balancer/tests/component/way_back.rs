@@ -1,5 +1,7 @@
 //! Objects between this program and the Go programs, and what users' scripts do to them.
 
+use std::net::IpAddr;
+
 use controller_kit::replace;
 use harvester_api::{ConditionStatus, IPPool, LoadBalancer, annotations, finalizers, labels};
 use k8s_openapi::{
@@ -64,6 +66,17 @@ async fn write_back(cluster: &TestCluster) {
     for lb in cluster.harvester.list::<LoadBalancer>().await {
         replace::<LoadBalancer>(&client, &go::written_back::<go::LoadBalancer>(&lb)).await.unwrap();
     }
+}
+
+/// The address that the load balancer in Go gives next: the first free one after the cursor, range by range in the order of
+/// the specification and round, whatever its family.
+async fn next_of_go(cluster: &TestCluster, pool: &str) -> IpAddr {
+    let pool = cluster.harvester.get::<IPPool>(pool).await.expect("the pool is there");
+    let ranges = ip_pools::definition(&pool).unwrap().ranges;
+    let status = pool.status.unwrap_or_default();
+    let is_free = |address: &IpAddr| !status.allocated.contains_key(&address.to_string());
+    let next = ranges.turn(status.last_allocated.parse().ok()).find(is_free);
+    next.expect("an address is free")
 }
 
 const TWO_FAMILIES: &str = "{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer,
@@ -148,6 +161,38 @@ test_cluster::component_tests! {
         assert_eq!((&two.addresses, two.addresses.len()), (&before.1.addresses, 2));
         assert_eq!(ready_of(&lab.cluster, "two").await.status, ConditionStatus::True);
         in_step(&lab.cluster).await;
+    }
+
+    // docs/contract/addresses.md#5
+    async fn an_object_of_the_go_cloud_controller_manager_gets_ipv4_of_a_pool_of_both_families(cluster: TestCluster) {
+        let running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        let ranges = json!({"spec": {"ranges": [
+            {"subnet": "192.0.2.0/24", "rangeStart": "192.0.2.10", "rangeEnd": "192.0.2.20"},
+            {"subnet": "fd00:6::/64", "rangeStart": "fd00:6::10", "rangeEnd": "fd00:6::20"}]}});
+        cluster.harvester.patch::<IPPool>("edge", ranges).await;
+        cluster.harvester.apply(TWO_FAMILIES).await;
+        cluster.settle().await;
+        load_balancer(&cluster, "of-go", "").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "of-go").await, "192.0.2.11");
+        cluster.harvester.apply(&TWO_FAMILIES.replace("name: two", "name: more")).await;
+        cluster.settle().await;
+        let more = status_of(&cluster, "more").await.allocated_address.unwrap();
+        assert_eq!((more.ip.as_str(), more.ipv6_ip.as_str()), ("192.0.2.12", "fd00:6::11"));
+        running.stop().await;
+        assert_eq!(next_of_go(&cluster, "edge").await.to_string(), "192.0.2.13");
+
+        // each family goes on where it stood
+        let _running = controller(&cluster).await;
+        load_balancer(&cluster, "silent", "").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "silent").await, "192.0.2.13");
+        cluster.harvester.apply(&TWO_FAMILIES.replace("name: two", "name: last")).await;
+        cluster.settle().await;
+        let last = status_of(&cluster, "last").await.allocated_address.unwrap();
+        assert_eq!((last.ip.as_str(), last.ipv6_ip.as_str()), ("192.0.2.14", "fd00:6::12"));
+        in_step(&cluster).await;
     }
 
     // docs/contract/load-balancer.md#9.5: the Go webhook loses the period of a health check, and keeps an annotation of ours that

@@ -168,6 +168,19 @@ fn unknown_to_go<'a>(object: &'a Value, fields: &'a [&str]) -> impl Iterator<Ite
     there.map(|field| format!("{} ({})", name(object), field.trim_start_matches('/').replace('/', ".")))
 }
 
+/// Whether the Go load balancer, which knows no families, gives IPv6 addresses out of the pool.
+fn has_ipv6(pool: &Value) -> bool {
+    members(&pool["spec"]["ranges"]).iter().any(|range| text(range, "/subnet").contains(':'))
+}
+
+/// A second address in another pool than the first, which is the only one that the Go load balancer gives back.
+fn second_elsewhere(balancer: &Value) -> Option<String> {
+    let has = |field: &str| text(&balancer["status"]["allocatedAddress"], field);
+    let (pool, address) = (has("/ipv6Pool"), has("/ipv6IP"));
+    let is_elsewhere = !address.is_empty() && !pool.is_empty() && pool != has("/ipPool");
+    is_elsewhere.then(|| format!("{} ({address} of pool {pool})", name(balancer)))
+}
+
 /// Negative numbers: one of them, and the Go load balancer cannot list any object of the kind.
 fn unreadable_to_go(balancer: &Value) -> impl Iterator<Item = String> {
     let check = balancer["spec"]["healthCheck"].as_object().into_iter().flatten();
@@ -185,8 +198,10 @@ pub(super) fn way_back_fields(facts: &Facts) -> Result<Outcome, Outcome> {
         is_draining.then(|| format!("{} (spec.ranges.drain)", name(pool)))
     };
     let by_name = |pool: &Value| {
-        (annotation(pool, annotations::AUTO_ASSIGN) == Some("false"))
-            .then(|| format!("{} (auto-assign)", name(pool)))
+        // as the load balancer reads it
+        let is_off = |text: &str| text.trim().eq_ignore_ascii_case("false");
+        let is_by_name = annotation(pool, annotations::AUTO_ASSIGN).is_some_and(is_off);
+        is_by_name.then(|| format!("{} (auto-assign)", name(pool)))
     };
     let of_pools = pools.iter().flat_map(|pool| {
         unknown_to_go(pool, &POOL_FIELDS).chain(drains(pool)).chain(by_name(pool)).collect::<Vec<_>>()
@@ -200,12 +215,33 @@ pub(super) fn way_back_fields(facts: &Facts) -> Result<Outcome, Outcome> {
     }
     let of_objects =
         objects.iter().flat_map(|object| unknown_to_go(object, &BALANCER_FIELDS).collect::<Vec<_>>());
-    let found: Vec<_> = of_objects.chain(of_pools).collect();
-    Ok(match answered {
-        _ if !found.is_empty() => Outcome::amber(
-            format!("unknown to the Go programs: {}", some(&found)),
+    let fields: Vec<_> = of_objects.chain(of_pools).collect();
+    let ipv6: Vec<_> = pools.iter().filter(|pool| has_ipv6(pool)).map(|pool| name(pool).to_owned()).collect();
+    let seconds: Vec<_> = objects.iter().filter_map(second_elsewhere).collect();
+    let found = [
+        (
+            "unknown to the Go programs",
+            fields,
             "keep a copy of these objects: the Go programs pass over the fields, and their first write drops them",
         ),
+        (
+            "pools with ranges of IPv6, which the Go load balancer gives to Services of IPv4 too",
+            ipv6,
+            "see that a pool of IPv4 alone serves the same load balancers with a higher priority, or take the ranges out of \
+             the pools",
+        ),
+        (
+            "second addresses that the Go load balancer never gives back",
+            seconds,
+            "make the Services of these load balancers anew for one family before: nobody can delete the pools of these \
+             addresses afterwards",
+        ),
+    ];
+    let found: Vec<_> = found.into_iter().filter(|(_, those, _)| !those.is_empty()).collect();
+    let sentences: Vec<_> = found.iter().map(|(what, those, _)| format!("{what}: {}", some(those))).collect();
+    let mends: Vec<_> = found.iter().map(|(_, _, mend)| *mend).collect();
+    Ok(match answered {
+        _ if !found.is_empty() => Outcome::amber(sentences.join("; "), mends.join("; ")),
         Ok(_) => Outcome::green("none"),
         Err(failed) => unread(read::POOLS, failed).and(Some("no load balancer asks for it")),
     })

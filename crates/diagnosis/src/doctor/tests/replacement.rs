@@ -93,6 +93,17 @@ fn before_an_upgrade_a_cluster_without_a_name_is_to_get_one(#[case] label: &str,
     let ranges = json!({"ranges": [{"subnet": "10.0.0.0/24", "drain": true}]});
     change(&mut facts.harvester, read::POOLS, |all| all["items"][0]["spec"] = ranges);
 })]
+#[case::auto_assign("way-back-fields", Verdict::Amber, "lab (auto-assign)", |facts: &mut Facts| {
+    let annotations = json!({"loadbalancer.harvesterhci.io/auto-assign": " False"});
+    change(&mut facts.harvester, read::POOLS, |all| all["items"][0]["metadata"]["annotations"] = annotations);
+})]
+#[case::ipv6("way-back-fields", Verdict::Amber, "gives to Services of IPv4 too: lab", |facts: &mut Facts| {
+    let ranges = json!({"ranges": [{"subnet": "10.0.0.0/24"}, {"subnet": "fd00::/64"}]});
+    change(&mut facts.harvester, read::POOLS, |all| all["items"][0]["spec"] = ranges);
+})]
+#[case::a_second_record("way-back-fields", Verdict::Amber, "blue-web (fd00::2 of pool six)", |facts: &mut Facts| {
+    second_of(facts, "six");
+})]
 #[case::credential("way-back-credential", Verdict::Red, "2027-11-01", |facts: &mut Facts| {
     facts.config.as_mut().unwrap().expiry = Expiry::At(at("2027-11-01T00:00:00Z"));
 })]
@@ -114,6 +125,14 @@ fn before_a_rollback_the_check_of_what_the_go_programs_do_not_know_says_so(
     );
 }
 
+/// The load balancer has a second address of this pool, beside the first of `lab`.
+fn second_of(facts: &mut Facts, pool: &str) {
+    let has = json!({"ipPool": "lab", "ip": "10.0.0.50", "ipv6Pool": pool, "ipv6IP": "fd00::2"});
+    change(&mut facts.harvester, &read::balancers("team-a"), |all| {
+        all["items"][0]["status"]["allocatedAddress"] = has;
+    });
+}
+
 /// What the check of this id says before a rollback.
 fn said(broken: fn(&mut Facts), id: &str) -> (Verdict, String) {
     let mut facts = healthy();
@@ -129,6 +148,13 @@ fn before_a_rollback_pools_that_nobody_may_list_are_not_called_free_of_new_field
         |facts| answers(&mut facts.harvester, read::POOLS, Err(failed(Trouble::Forbidden, "forbidden")));
     let (verdict, sentence) = said(unread, "way-back-fields");
     assert!(verdict == Verdict::NotAsked && sentence.contains(read::POOLS), "{sentence}");
+}
+
+#[test]
+fn before_a_rollback_a_second_address_of_the_same_pool_is_called_unknown_and_not_lost() {
+    let (verdict, sentence) = said(|facts| second_of(facts, "lab"), "way-back-fields");
+    let expected = "unknown to the Go programs: blue-web (status.allocatedAddress.ipv6IP)";
+    assert_eq!((verdict, sentence.as_str()), (Verdict::Amber, expected));
 }
 
 #[test]

@@ -109,13 +109,3 @@ fn a_holder_that_moved_twice_is_still_the_former_holder_of_what_rests() {
     record.release(all[0], "shop/web", |_| false);
     assert_eq!(record.past_of("shop/web").collect::<Vec<_>>(), [all[0]], "what rests no more is forgotten");
 }
-
-#[test]
-fn who_names_no_family_gets_one_of_the_family_of_the_cursor_also_past_a_range_that_drains() {
-    let wide = RangeSpec { drain: true, ..RangeSpec::subnet("10.0.0.0/24") };
-    let ranges = [wide, RangeSpec::subnet("fd00::/64"), RangeSpec::subnet("10.0.1.0/30")];
-    let ranges = Ranges::parse(&ranges).unwrap();
-    let mut record = Record::read(&BTreeMap::new(), &BTreeMap::new(), "10.0.0.7");
-    assert_eq!(claim(&mut record, &ranges, "a").unwrap(), "10.0.1.2");
-    assert_eq!(claim(&mut record, &ranges, "b").unwrap(), "fd00::2", "the other one is full");
-}

@@ -25,6 +25,12 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
+    /// One of its IPv4 addresses.
+    pub(crate) fn address(&self, random: &mut fastrand::Rng) -> String {
+        let [first, last] = self.ends;
+        format!("{}{}", self.subnet, random.u8(first..=last))
+    }
+
     /// Its addresses as one range of each family, or as two, the first of which drains.
     pub(crate) fn ranges(&self, drain: bool) -> Value {
         let v4 = |first: u8, last: u8| {

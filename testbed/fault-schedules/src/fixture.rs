@@ -66,7 +66,17 @@ impl Fixture {
 
     /// Users of these programs, whose actions follow from `random`.
     pub(crate) fn users(&self, system: &System, random: fastrand::Rng) -> Users {
-        Users::new(self.cluster.clone(), self.simulation.clone(), system.late_creations(), random)
+        self.users_who_demand(system, random, None)
+    }
+
+    /// The same, who demand addresses besides where there are choices for that.
+    pub(crate) fn users_who_demand(
+        &self,
+        system: &System,
+        random: fastrand::Rng,
+        demands: Option<fastrand::Rng>,
+    ) -> Users {
+        Users::new(self.cluster.clone(), self.simulation.clone(), system.late_creations(), random, demands)
     }
 
     /// Waits until all programs are at rest. Users do as reports tell them.

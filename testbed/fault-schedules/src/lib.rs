@@ -6,7 +6,8 @@
 //!      ──► crash plans       a program dies before or after its nth write, or is stopped in front of it and goes on
 //!                            later; another starts later; two replicas of each; in some runs the webhook is there
 //!      ──► user actions      Services of all sorts, of one family and of two, from pools and from DHCP, come, go, come
-//!                            back, change type, ports and policy, and ask for each other's addresses; ranges drain and
+//!                            back, change type, ports and policy, and ask for each other's addresses, and in half of the
+//!                            runs for one that they name, so that they move or wait; ranges drain and
 //!                            rest, pools serve only who names them, in some runs a full pool is passed over; VMs fail,
 //!                            migrate, stop, start, go and come back; kube-vip starts again; somebody overwrites a status
 //!                                    │
@@ -52,6 +53,11 @@ pub fn rights(seed: u64) -> Rights {
     if seed.is_multiple_of(2) { Rights::Ours } else { Rights::Existing }
 }
 
+/// The choices of users who demand addresses, in the runs of half of all seeds, with each role.
+fn demands(seed: u64) -> Option<fastrand::Rng> {
+    (seed % 4 >= 2).then(|| fastrand::Rng::with_seed(!seed))
+}
+
 /// The outcome of a run; equal for equal seeds.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Report {
@@ -76,11 +82,12 @@ pub async fn run(seed: u64, cluster: TestCluster) -> Report {
         environment = environment.with_webhook(&cluster);
     }
     let system = System::start(&environment, &mut random);
-    let mut users = fixture.users(&system, random.fork());
+    let mut users = fixture.users_who_demand(&system, random.fork(), demands(seed));
     fault_injection::start(&cluster, random.u64(..));
     users.act_for(FAULTS).await;
     fault_injection::stop(&cluster);
     system.end_crashes();
+    users.withdraw_demands().await;
     users.open_pools().await;
     fixture.must_rest(&users).await;
     let deaths = fixture.must_be_cleared(users, system).await;

@@ -19,13 +19,15 @@ use test_cluster::{TestCluster, User};
 use tokio::time::Instant;
 
 pub(crate) use self::service::{AddressSource, Families, ServiceOptions, first_port};
-use crate::cluster_setup::{LAB, POOLS, VMS};
+use crate::cluster_setup::{EDGE, LAB, POOLS, VMS};
 use crate::invariants::NodesSeen;
 use crate::process::LateCreations;
 use crate::{fault_injection, invariants};
 
 /// More Services than addresses, so that some wait for others to go.
 const NAMES: usize = 16;
+/// One in so many actions is a demand, where there are any.
+const ONE_IN: u8 = 6;
 /// A user who makes a Service again at once waits this long for its finalizers to go.
 const AT_ONCE: Duration = Duration::from_secs(8);
 /// When faults and crashes are over, the webhook answers within this time.
@@ -41,6 +43,8 @@ pub(crate) struct Users {
     there: BTreeSet<usize>,
     migrations: u32,
     nodes: NodesSeen,
+    /// Where users demand addresses too: their choices, which change no other one.
+    demands: Option<fastrand::Rng>,
 }
 
 impl Users {
@@ -49,6 +53,7 @@ impl Users {
         simulation: SimHarvester,
         late: LateCreations,
         random: fastrand::Rng,
+        demands: Option<fastrand::Rng>,
     ) -> Self {
         Self {
             cluster,
@@ -58,6 +63,7 @@ impl Users {
             there: BTreeSet::new(),
             migrations: 0,
             nodes: NodesSeen::default(),
+            demands,
         }
     }
 
@@ -69,7 +75,9 @@ impl Users {
     pub(crate) async fn act_for(&mut self, time: Duration) {
         let until = Instant::now() + time;
         while Instant::now() < until {
-            self.act().await;
+            if !self.demand().await {
+                self.act().await;
+            }
             let pause = Duration::from_millis(self.random.u64(..4_000));
             self.cluster.advance(pause).await;
             self.look().await;
@@ -199,6 +207,38 @@ impl Users {
         let policy = if self.random.bool() { "Local" } else { "Cluster" };
         if spec.type_.as_deref() == Some("LoadBalancer") && !is_unchecked {
             self.change(index, json!({"spec": {"externalTrafficPolicy": policy}})).await;
+        }
+    }
+
+    /// Perhaps a Service demands one address, so that it moves, or waits for whoever has it; or gives its demand up.
+    async fn demand(&mut self) -> bool {
+        let Some(random) = self.demands.as_mut() else { return false };
+        if random.u8(..ONE_IN) > 0 {
+            return false;
+        }
+        let index = random.usize(..NAMES);
+        let gives_up = random.u8(..3) == 0;
+        let address = if random.u8(..4) == 0 { EDGE.address(random) } else { LAB.address(random) };
+        let service = self.cluster.guest.get::<Service>(&service::key(index)).await;
+        let Some(options) = service.map(|service| ServiceOptions::asked_by(&service)) else { return false };
+        if options.families != Families::One || options.source == AddressSource::Dhcp {
+            return false;
+        }
+        self.demand_address(index, if gives_up { Value::Null } else { json!(address) }).await;
+        true
+    }
+
+    async fn demand_address(&self, index: usize, address: Value) {
+        tracing::info!(index, %address, "demanded");
+        self.change(index, json!({"metadata": {"annotations": {annotations::SERVICE_IP: address}}})).await;
+    }
+
+    /// No Service demands an address any more; each keeps the one that it has.
+    pub(crate) async fn withdraw_demands(&self) {
+        if self.demands.is_some() {
+            for index in self.there.iter().copied() {
+                self.demand_address(index, Value::Null).await;
+            }
         }
     }
 

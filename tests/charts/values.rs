@@ -153,7 +153,7 @@ fn null_takes_a_default_away() {
     }
 }
 
-/// CH-1, CH-3 and docs/contract/load-balancer.md#WH-10.
+/// docs/contract/load-balancer.md#CH-1, #CH-3 and #WH-10.
 #[test]
 fn both_spellings_of_a_value_of_the_load_balancer_are_taken() {
     let Some(helm) = helm() else { return };

@@ -127,6 +127,7 @@ async fn ask(cluster: &TestCluster, line: &Line) -> (u16, String) {
 }
 
 component_tests! {
+    // docs/contract/load-balancer.md#S-5
     #[each_role]
     async fn requests_are_allowed_and_refused_as_the_table_says(cluster: TestCluster) {
         let table: Vec<Line> = serde_saphyr::from_str(include_str!("allow_and_deny.yaml")).unwrap();

@@ -43,7 +43,8 @@ pub(crate) struct Caches {
     pub(crate) slices: Cache<RawObject<EndpointSlice>>,
     /// Pruned to labels, deletion, finalizers, networks and interfaces.
     pub(crate) vmis: Cache<VirtualMachineInstance>,
-    /// Pruned to what says that it is going, and which guest cluster goes with it.
+    /// Pruned to what says that it is going, and which guest cluster goes with it. Whether there is none of a name only the
+    /// server tells until [`Self::has_all_vms`].
     pub(crate) vms: Cache<VirtualMachine>,
 }
 
@@ -67,6 +68,11 @@ impl Caches {
     pub(crate) async fn ready(&self) {
         let Self { load_balancers, pools, services, slices, vmis: _, vms: _ } = self;
         tokio::join!(load_balancers.ready(), pools.ready(), services.ready(), slices.ready());
+    }
+
+    /// Whether every VM is here now. Where KubeVirt is not there, or the VMs may not be listed, they never are.
+    pub(crate) fn has_all_vms(&self) -> bool {
+        self.vms.is_ready() && self.vms.watch_error().is_none()
     }
 
     /// The list on which addresses depend that is not kept up to date now, and why; nothing while all are.

@@ -29,7 +29,7 @@ use std::{
 };
 
 use controller_kit::{
-    Action, Cache, ObjectKey, PendingEvent, Queue, RawObject, Recorder, error_message, replace,
+    Action, Cache, ObjectKey, PendingEvent, Queue, RawObject, Recorder, error_message, refusal, replace,
 };
 use harvester_api::{IPPool, LoadBalancer};
 use ip_pools::managers;
@@ -46,7 +46,7 @@ use crate::{
         HostDatapath, RefusedWrite,
         write::{self, DatapathKind, Deleted, Write, Written},
     },
-    metrics::{Metrics, Repair},
+    metrics::{Metrics, NOT_WRITTEN, Repair},
     pool::{
         Failure, Order, Orders, Orphans, PoolIndex, PoolWaiters, Refused, WaitingFor,
         orders::{Outcome, Pending},
@@ -146,6 +146,20 @@ pub(crate) enum Error {
     StatusReverted { key: ObjectKey },
 }
 
+impl Error {
+    /// The reason of the Event about a failure that lasts until somebody changes the object, a rule or a right.
+    fn event_reason(&self) -> Option<&'static str> {
+        let source = match self {
+            Self::StatusReverted { .. } => return Some(status_reverted::REASON),
+            Self::Contended { .. } => return None,
+            Self::Request { source, .. }
+            | Self::Datapath { source: write::Error::Request { source, .. }, .. } => source,
+        };
+        let lasts = matches!(source, kube::Error::Api(status) if refusal::is_lasting(status));
+        lasts.then_some(NOT_WRITTEN)
+    }
+}
+
 /// What one reconcile knows and no cache tells: the outcome of the orders, and the server's answers in earlier rounds.
 #[derive(Default)]
 struct Learned {
@@ -183,14 +197,15 @@ impl Controller {
     /// Brings one object to what it asks for.
     ///
     /// # Errors
-    /// Failures that may pass: the queue tries again. A fault that the user must mend becomes a condition instead.
+    /// Failures that may pass: the queue tries again. A fault that the user must mend becomes a condition instead, but for one
+    /// that keeps conditions from being written, which becomes an Event.
     pub(crate) async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let outcome = self.bring_there(&key).await;
-        // admission would revert a condition as well
-        if let (Err(error @ Error::StatusReverted { .. }), Some(lb)) =
-            (&outcome, self.caches.load_balancers.get(&key))
-        {
-            self.warn_reverted(&lb, &error_message(error));
+        if let (Err(error), Some(lb)) = (&outcome, self.caches.load_balancers.get(&key)) {
+            self.metrics.failed(&key);
+            if let Some(reason) = error.event_reason() {
+                self.warn(&lb, reason, &error_message(error));
+            }
         }
         outcome
     }
@@ -482,12 +497,12 @@ impl Controller {
         let why = error_message(failure);
         tracing::warn!(load_balancer = %key, ?retry_in, "address of the load balancer: {why}");
         if let (Failure::StatusReverted { .. }, Some(lb)) = (failure, self.caches.load_balancers.get(key)) {
-            self.warn_reverted(&lb, &format!("address of load balancer {key}: {why}"));
+            self.warn(&lb, status_reverted::REASON, &format!("address of load balancer {key}: {why}"));
         }
     }
 
-    fn warn_reverted(&self, lb: &RawObject<LoadBalancer>, message: &str) {
-        self.recorder.publish(&lb.object_ref(&()), &PendingEvent::warning(status_reverted::REASON, message));
+    fn warn(&self, lb: &RawObject<LoadBalancer>, reason: &'static str, message: &str) {
+        self.recorder.publish(&lb.object_ref(&()), &PendingEvent::warning(reason, message));
     }
 
     /// The pools that record the Service's addresses name it in their condition.

@@ -3,7 +3,7 @@
 use controller_kit::{EventReason, EventReasons};
 use harvester_api::names;
 
-use crate::status_reverted;
+use crate::{metrics::NOT_WRITTEN, status_reverted};
 
 const BALANCER: &[&str] = &["LoadBalancer"];
 const POOL: &[&str] = &["IPPool"];
@@ -42,6 +42,12 @@ pub const EVENT_REASONS: &[EventReasons] = &[EventReasons {
             POOL,
             "the annotation `loadbalancer.harvesterhci.io/manuallyReleaseIP` released nothing",
             "correct it as the message says",
+        ),
+        EventReason::warning(
+            NOT_WRITTEN,
+            BALANCER,
+            "the server refuses a write of the object, or a read without which the load balancer decides nothing about it",
+            "change the rule, or grant the right, that the message names",
         ),
         EventReason::warning(
             "ServiceRefused",

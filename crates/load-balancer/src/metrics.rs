@@ -36,7 +36,21 @@ use crate::{
 /// of the status, he chooses them: they take no place of another, and make no series without end.
 const OTHER: &str = "Other";
 
-/// The metrics of one process. Clones share them.
+/// The reason of an object after a look that failed, and of the Event that says why. No condition has it: it could not be
+/// written.
+pub(crate) const NOT_WRITTEN: &str = "NotWritten";
+
+/// Whether this process leads.
+pub(crate) type Leading = Gauge<i64, AtomicI64>;
+
+/// Registered before the election, so that Prometheus hears also of a process that only stands by.
+pub(crate) fn leading(registry: &mut Registry) -> Leading {
+    let leading = Leading::default();
+    registry.register("leading", "1 while this process leads, 0 while it stands by", leading.clone());
+    leading
+}
+
+/// The metrics of the process that leads. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Metrics {
     total: Family<PoolFamilyLabel, Gauge<i64, AtomicI64>>,
@@ -54,8 +68,6 @@ pub(crate) struct Metrics {
     pub(crate) foreign: Gauge<i64, AtomicI64>,
     /// Services that keep addresses without load balancer.
     pub(crate) orphans: Gauge<i64, AtomicI64>,
-    /// 1 while this process leads.
-    pub(crate) leading: Gauge<i64, AtomicI64>,
     pub(crate) probes: Probes,
     objects: Arc<Mutex<Objects>>,
     counted: Arc<Mutex<Counted>>,
@@ -128,7 +140,6 @@ impl Default for Metrics {
             until_address: Histogram::new(exponential_buckets(0.005, 2.0, 15)),
             foreign: Gauge::default(),
             orphans: Gauge::default(),
-            leading: Gauge::default(),
             probes: Probes::default(),
             objects: Arc::default(),
             counted: Arc::default(),
@@ -170,12 +181,12 @@ impl Metrics {
         registry.register("repairs", "Faults that the program put right by itself", self.repairs.clone());
         registry.register(
             "balancers_not_ready",
-            "LoadBalancer objects whose Ready condition is false",
+            "LoadBalancer objects whose Ready condition is false, or at which the last look failed",
             self.not_ready.clone(),
         );
         registry.register(
             "balancers_refusals",
-            "LoadBalancer objects whose Ready condition became false, or false for another reason",
+            "LoadBalancer objects that became not ready, or not ready for another reason",
             self.refusals.clone(),
         );
         registry.register(
@@ -183,7 +194,6 @@ impl Metrics {
             "From the first look at a LoadBalancer object without address until it has one",
             self.until_address.clone(),
         );
-        registry.register("leading", "1 while this process leads", self.leading.clone());
         self.probes.register(registry);
     }
 
@@ -278,7 +288,16 @@ impl Metrics {
             Some(lb) if lb.metadata.deletion_timestamp.is_none() => {}
             _ => drop(objects.without_address.remove(key)),
         }
-        let reason = reason.map(|reason| known_reason(reason).unwrap_or(OTHER));
+        self.count(&mut objects, key, reason.map(|reason| known_reason(reason).unwrap_or(OTHER)));
+    }
+
+    /// The controller's look at the object failed. Its condition is that of an earlier look until it settles.
+    pub(crate) fn failed(&self, key: &ObjectKey) {
+        self.count(&mut self.objects(), key, Some(NOT_WRITTEN));
+    }
+
+    /// Counts the object under this reason, and under none that it had before.
+    fn count(&self, objects: &mut Objects, key: &ObjectKey, reason: Option<&'static str>) {
         let before = objects.not_ready.get(key).copied();
         if before == reason {
             return;
@@ -366,6 +385,19 @@ mod tests {
         metrics.settled(&key, Some(&addressed()));
         assert!(has(&metrics, r#"balancers_not_ready{reason="NoMatchingPool"} 0"#));
         assert!(has(&metrics, r#"balancers_refusals_total{reason="PoolExhausted"} 1"#));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_at_which_looks_fail_counts_once_until_it_settles() {
+        let (metrics, key) = (Metrics::default(), ObjectKey::new("shop", "web"));
+        metrics.settled(&key, Some(&not_ready("PoolExhausted")));
+        for _ in 0..2 {
+            metrics.failed(&key);
+        }
+        assert!(has(&metrics, r#"balancers_not_ready{reason="NotWritten"} 1"#));
+        assert!(has(&metrics, r#"balancers_not_ready{reason="PoolExhausted"} 0"#));
+        metrics.settled(&key, Some(&addressed()));
+        assert!(has(&metrics, r#"balancers_not_ready{reason="NotWritten"} 0"#));
     }
 
     #[tokio::test(start_paused = true)]

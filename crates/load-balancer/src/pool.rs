@@ -23,6 +23,7 @@ mod writer;
 
 pub(crate) use batch::{Answer, Order, RECORD_LIMIT, Refused, bytes_in_store};
 pub(crate) use index::PoolIndex;
+pub(crate) use machines::Maker;
 pub(crate) use orders::Orders;
 pub(crate) use orphans::Orphans;
 pub(crate) use record_change::RecordChange;

@@ -34,6 +34,7 @@ use crate::{
     fields,
     host_datapath::{HostDatapath, host_addresses::HostAddresses, vips::Vips},
     import::{self, Import},
+    metrics::{self, Leading},
     pool::{Orders, Orphans, PoolIndex, PoolWaiters, Writers, controller::PoolController},
     record_gc::RecordGc,
     rights, stored_versions,
@@ -103,6 +104,7 @@ pub async fn run(
     if let Some(listener) = metrics {
         serving::http_on(&tasks, listener, http::router(health.clone(), registry.clone()));
     }
+    let leading = metrics::leading(&mut registry.lock().expect("no panic while registering metrics"));
     let times: Option<ElectionTimes> = times.into();
     let needs = rights::needs(times.is_some());
     let wanted = Wanted { rights: needs.rights(), fields: fields::OPTIONAL_FIELDS.to_vec() };
@@ -115,7 +117,8 @@ pub async fn run(
     lists.pass();
     let inner = tasks.child();
     let Some(ElectionTimes { lease, renew_deadline, retry_period }) = times else {
-        let parts = Start { client, clock, dial, seed, config, capabilities, lists, registry: &registry };
+        let parts =
+            Start { client, clock, dial, seed, config, capabilities, lists, leading, registry: &registry };
         if tasks.stop.run_until_cancelled(Box::pin(start(parts, &inner))).await.is_some() {
             tasks.stop.cancelled().await;
         }
@@ -135,7 +138,17 @@ pub async fn run(
         let (inner, stop) = (inner.clone(), tasks.stop.clone());
         async move {
             let client = leadership.client(client);
-            let parts = Start { client, clock, dial, seed, config, capabilities, lists, registry: &registry };
+            let parts = Start {
+                client,
+                clock,
+                dial,
+                seed,
+                config,
+                capabilities,
+                lists,
+                leading,
+                registry: &registry,
+            };
             if stop.run_until_cancelled(start(parts, &inner)).await.is_some() {
                 stop.cancelled().await;
             }
@@ -169,11 +182,12 @@ struct Start<'a> {
     capabilities: Capabilities,
     /// Fails while a list is missing or not kept up to date.
     lists: Check,
+    leading: Leading,
     registry: &'a Mutex<Registry>,
 }
 
 async fn start(parts: Start<'_>, tasks: &TaskGroup) {
-    let Start { client, clock, dial, seed, config, capabilities, lists, registry } = parts;
+    let Start { client, clock, dial, seed, config, capabilities, lists, leading, registry } = parts;
     lists.fail("not complete yet");
     let caches = Caches::watch(tasks, &client);
     let at_work = watch::Sender::new(false);
@@ -186,7 +200,7 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
     fields::tell_missing(&capabilities, |line| tracing::warn!("{line}"));
 
     let queues = Queues::default();
-    queues.metrics.leading.set(1);
+    leading.set(1);
     queues.register(&mut registry.lock().expect("no panic while registering metrics"));
     // before all other subscribers: a controller that a change wakes finds the change in the index
     let index = PoolIndex::follow(&caches);

@@ -13,6 +13,7 @@ mod component {
     mod import;
     mod lab;
     mod living_pools;
+    mod metrics;
     mod networks;
     mod orders;
     mod own_crds;

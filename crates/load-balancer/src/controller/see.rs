@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use controller_kit::{Cache, ObjectKey, RawObject};
-use harvester_api::{AllocatedAddress, IPPool, Ipam, LoadBalancer, WorkloadType};
+use harvester_api::{AllocatedAddress, IPPool, Ipam, LoadBalancer, VirtualMachine, WorkloadType};
 use k8s_openapi::api::core::v1::Service;
 use kube::{Api, ResourceExt as _};
 
@@ -18,7 +18,7 @@ use crate::{
     caches::{is_trimmed, trimmed},
     host_datapath::{VmList, write},
     ownership::{Owner, Ownership},
-    pool::PoolIndex,
+    pool::{Maker, PoolIndex},
     reuse,
 };
 
@@ -28,8 +28,10 @@ impl Controller {
         let object = caches.load_balancers.get(key);
         let workload = object.as_ref().map(|lb| lb.spec.workload());
         let has = object.as_ref().and_then(|lb| lb.pool_address());
-        if let Some(lb) = object.as_ref().filter(|_| caches.vms.get(key).is_some()) {
-            self.judge_records(key, lb).await?;
+        // a leader does not await the list of VMs before its first look
+        let may_be_machine = caches.vms.get(key).is_some() || !caches.has_all_vms();
+        if let Some(lb) = object.as_ref().filter(|_| may_be_machine) {
+            self.judge_records(key, lb, learned).await?;
         }
         let own = key.to_string();
         let is_outranked = |(pool, address): &(String, IpAddr)| self.index.is_outranked(pool, *address, &own);
@@ -145,22 +147,45 @@ impl Controller {
         self.refused_writes.note_stranger(key, stranger);
     }
 
-    /// Learns who made the records that name the object, which has the name of a VM. What its status shows is its own: the
-    /// pool may have been restored by hand.
-    async fn judge_records(&self, key: &ObjectKey, lb: &LoadBalancer) -> Result<(), Error> {
-        let is_shown = |record: &(String, IpAddr)| {
-            lb.pool_addresses().any(|(pool, address)| pool == record.0 && address == record.1)
+    /// Learns who made the records that name the object, which has the name of a VM or may have it. What its status shows is
+    /// its own: the pool may have been restored by hand. So is what the pool recorded for it just now.
+    ///
+    /// # Errors
+    /// Also where the server does not say whether there is such a VM: the object waits, because the address may be in use.
+    async fn judge_records(
+        &self,
+        key: &ObjectKey,
+        lb: &LoadBalancer,
+        learned: &Learned,
+    ) -> Result<(), Error> {
+        let is_own = |record: &(String, IpAddr)| {
+            learned.recorded_anew.as_ref() == Some(record)
+                || lb.pool_addresses().any(|(pool, address)| pool == record.0 && address == record.1)
         };
         let failed = |source| Error::Request { step: "look".to_owned(), key: key.clone(), source };
-        for (pool, address) in self.index.unjudged(key).into_iter().filter(|record| !is_shown(record)) {
+        for (pool, address) in self.index.unjudged(key).into_iter().filter(|record| !is_own(record)) {
             let fresh = Api::<IPPool>::all(self.client.clone()).get_opt(&pool).await.map_err(failed)?;
-            let maker = fresh.and_then(|fresh| ip_pools::managers::foreign(&fresh, address));
-            if let Some(maker) = &maker {
-                tracing::warn!(load_balancer = %key, pool, %address, maker, "recorded for the machine of that name");
+            let Some(maker) = fresh.and_then(|fresh| ip_pools::managers::foreign(&fresh, address)) else {
+                self.index.judge(key, &pool, address, Maker::LoadBalancer);
+                continue;
+            };
+            // one that an administrator wrote back; a VM may still come, so this is no answer for good
+            if !self.has_machine(key).await.map_err(failed)? {
+                continue;
             }
-            self.index.judge(key, &pool, address, maker.is_some());
+            tracing::warn!(load_balancer = %key, pool, %address, maker, "recorded for the machine of that name");
+            self.index.judge(key, &pool, address, Maker::Machine);
         }
         Ok(())
+    }
+
+    /// Whether there is a VM of the object's name. Where KubeVirt is not there, the server has none.
+    async fn has_machine(&self, key: &ObjectKey) -> kube::Result<bool> {
+        if self.caches.vms.get(key).is_some() {
+            return Ok(true);
+        }
+        let api = Api::<VirtualMachine>::namespaced(self.client.clone(), &key.namespace);
+        Ok(api.get_metadata_opt(&key.name).await?.is_some())
     }
 
     /// The addresses shown or asked for by the object that the pools record for other holders only, or for a machine of its

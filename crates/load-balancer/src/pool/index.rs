@@ -16,7 +16,7 @@ use kube::{Resource as _, ResourceExt as _};
 
 use super::{
     clusters::{self, Clusters},
-    machines::Machines,
+    machines::{Machines, Maker},
     record_change::load_balancer_of,
 };
 use crate::{address_index::AddressIndex, caches::Caches, reuse, steps::step};
@@ -180,40 +180,35 @@ impl PoolIndex {
 
     /// Every address that the pools record for a load balancer, in the order of the pools' names.
     pub(crate) fn recorded_for(&self, holder: &ObjectKey) -> Vec<(String, IpAddr)> {
-        self.records_that_name(holder, |is_machines| is_machines != Some(true))
+        self.records_that_name(holder, |maker| maker != Maker::Machine)
     }
 
     /// The records that name the load balancer and are a machine's.
     pub(crate) fn of_machine(&self, name: &ObjectKey) -> Vec<(String, IpAddr)> {
-        self.records_that_name(name, |is_machines| is_machines == Some(true))
+        self.records_that_name(name, |maker| maker == Maker::Machine)
     }
 
-    /// Those of which nobody has said whether they are a machine's.
+    /// Those of which nobody has said who made them.
     pub(crate) fn unjudged(&self, name: &ObjectKey) -> Vec<(String, IpAddr)> {
-        self.records_that_name(name, |is_machines| is_machines.is_none())
+        self.records_that_name(name, |maker| maker == Maker::Unknown)
     }
 
-    /// What a fresh read of the pool says of a record that names the load balancer and a VM.
-    pub(crate) fn judge(&self, name: &ObjectKey, pool: &str, address: IpAddr, is_machines: bool) {
+    /// What a fresh read of the pool says of a record that names the load balancer.
+    pub(crate) fn judge(&self, name: &ObjectKey, pool: &str, address: IpAddr, maker: Maker) {
         let (mut state, holder) = (self.state(), name.to_string());
         // it may have gone since
         let stands =
             state.records.get(pool).is_some_and(|known| known.record.holder(address) == Some(&holder));
         if stands {
-            state.machines.judge(&holder, pool, address, is_machines);
+            state.machines.judge(&holder, pool, address, maker);
         }
     }
 
-    fn records_that_name(
-        &self,
-        name: &ObjectKey,
-        counts: impl Fn(Option<bool>) -> bool,
-    ) -> Vec<(String, IpAddr)> {
+    fn records_that_name(&self, name: &ObjectKey, counts: impl Fn(Maker) -> bool) -> Vec<(String, IpAddr)> {
         let (state, holder) = (self.state(), name.to_string());
         let of = |(pool, recorded): (&String, &Recorded)| {
             let addresses = recorded.record.of(&holder);
-            let counting =
-                addresses.filter(|address| counts(state.machines.is_machines(&holder, pool, *address)));
+            let counting = addresses.filter(|address| counts(state.machines.maker(&holder, pool, *address)));
             counting.map(|address| (pool.clone(), address)).collect::<Vec<_>>()
         };
         state.records.iter().flat_map(of).collect()
@@ -255,7 +250,7 @@ impl PoolIndex {
     /// address for somebody else (the PUT of a former leader may have arrived late), or because it is a machine's.
     pub(crate) fn is_outranked(&self, pool: &str, address: IpAddr, holder: &str) -> bool {
         let state = self.state();
-        if state.machines.is_machines(holder, pool, address) == Some(true) {
+        if state.machines.maker(holder, pool, address) == Maker::Machine {
             return true;
         }
         let Some(own) = state.records.get(pool) else { return false };

@@ -9,19 +9,30 @@ use std::{
     net::IpAddr,
 };
 
-/// What is known of the records that name a load balancer and a VM, by holder: whether each is the machine's.
+/// Who made a record that names a load balancer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Maker {
+    /// Nobody has looked, or another program did and there is no VM of the name.
+    #[default]
+    Unknown,
+    LoadBalancer,
+    /// Another program, for the VM of the name.
+    Machine,
+}
+
+/// What is known of the makers of records that name a load balancer, by holder.
 #[derive(Default)]
-pub(super) struct Machines(HashMap<String, BTreeMap<(String, IpAddr), bool>>);
+pub(super) struct Machines(HashMap<String, BTreeMap<(String, IpAddr), Maker>>);
 
 impl Machines {
-    pub(super) fn judge(&mut self, holder: &str, pool: &str, address: IpAddr, is_machines: bool) {
+    pub(super) fn judge(&mut self, holder: &str, pool: &str, address: IpAddr, maker: Maker) {
         let of_holder = self.0.entry(holder.to_owned()).or_default();
-        of_holder.insert((pool.to_owned(), address), is_machines);
+        of_holder.insert((pool.to_owned(), address), maker);
     }
 
-    /// Whether the record is a machine's; `None`: nobody has looked.
-    pub(super) fn is_machines(&self, holder: &str, pool: &str, address: IpAddr) -> Option<bool> {
-        self.0.get(holder)?.get(&(pool.to_owned(), address)).copied()
+    pub(super) fn maker(&self, holder: &str, pool: &str, address: IpAddr) -> Maker {
+        let known = self.0.get(holder).and_then(|of_holder| of_holder.get(&(pool.to_owned(), address)));
+        known.copied().unwrap_or_default()
     }
 
     /// The record is gone.

@@ -6,7 +6,13 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{caches::no_server, metrics::Repair, pool::WaitingFor, rights, steps::steps_so_far};
+use crate::{
+    caches::no_server,
+    metrics::{self, Repair},
+    pool::WaitingFor,
+    rights,
+    steps::steps_so_far,
+};
 
 fn pool(allocated: &Value, available: i64) -> Arc<RawObject<IPPool>> {
     let object = json!({"metadata": {"name": "edge", "finalizers": [finalizers::IP_POOL]}, "spec": {"ranges": []},
@@ -45,6 +51,7 @@ fn registered(registry: &Registry) -> BTreeSet<String> {
 async fn every_metric_is_documented_and_every_documented_metric_is_there() {
     let (queues, mut registry) = (Queues::default(), Registry::with_prefix("harvester_load_balancer"));
     queues.register(&mut registry);
+    metrics::leading(&mut registry).set(1);
     let missing = RightsMissing::default();
     missing.register(&mut registry, rights::METRIC);
     missing.set("harvester", &rights::LIST_CONFIG_MAPS, true);

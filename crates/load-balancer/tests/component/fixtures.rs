@@ -1,6 +1,10 @@
 //! The parts that the tests share: a running controller, faults, and sentences about objects.
 
-use std::sync::Arc;
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    sync::Arc,
+};
 
 use futures::FutureExt;
 use harvester_api::{Condition, IPPool, LoadBalancer, LoadBalancerStatus, condition};
@@ -14,7 +18,10 @@ pub(crate) use test_cluster::addresses::{
     delete_unseen as vanish, events as told, granted, record_of,
 };
 use test_cluster::{Request, TestCluster, User};
-use tokio::task::JoinHandle;
+use tokio::{
+    net::TcpListener,
+    task::{JoinHandle, spawn_blocking},
+};
 
 fn nobody_answers() -> Dial {
     Arc::new(|_| async { Err(DialError::Refused) }.boxed())
@@ -68,7 +75,19 @@ impl Controller {
     /// As with `--leader-elect=false`.
     pub(crate) fn without_election(cluster: &TestCluster, identity: &str) -> Self {
         let client = cluster.harvester.client(User::LoadBalancer);
-        Self::leading(cluster, identity, nobody_answers(), client, PoolChoice::default(), None)
+        Self::leading(cluster, identity, nobody_answers(), client, PoolChoice::default(), None, None)
+    }
+
+    /// With the address of its metrics; it has come to rest.
+    pub(crate) async fn measured(cluster: &TestCluster, identity: &str) -> (Self, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let client = cluster.harvester.client(User::LoadBalancer);
+        let (times, choice) = (Some(ElectionTimes::default()), PoolChoice::default());
+        let controller =
+            Self::leading(cluster, identity, nobody_answers(), client, choice, times, Some(listener));
+        cluster.settle().await;
+        (controller, address)
     }
 
     fn run(
@@ -78,7 +97,7 @@ impl Controller {
         client: Client,
         pool_choice: PoolChoice,
     ) -> Self {
-        Self::leading(cluster, identity, dial, client, pool_choice, Some(ElectionTimes::default()))
+        Self::leading(cluster, identity, dial, client, pool_choice, Some(ElectionTimes::default()), None)
     }
 
     fn leading(
@@ -88,6 +107,7 @@ impl Controller {
         client: Client,
         pool_choice: PoolChoice,
         times: Option<ElectionTimes>,
+        metrics: Option<TcpListener>,
     ) -> Self {
         let (tasks, health) = (TaskGroup::new(), Health::default());
         let parts = Parts {
@@ -96,7 +116,7 @@ impl Controller {
             dial,
             seed: 1,
             identity: identity.into(),
-            metrics: None,
+            metrics,
             health: health.clone(),
         };
         let config = Config { pool_choice, ..Config::default() };
@@ -118,6 +138,18 @@ impl Controller {
         self.tasks.stop.cancel();
         (&mut self.run).await.expect("the controller stops in order");
     }
+}
+
+/// The lines of `/metrics` at this address. A paused clock stands still while a thread reads them.
+pub(crate) async fn scrape(address: SocketAddr) -> Vec<String> {
+    let read = move || -> io::Result<String> {
+        let (mut stream, mut text) = (TcpStream::connect(address)?, String::new());
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
+        stream.read_to_string(&mut text)?;
+        Ok(text)
+    };
+    let text = spawn_blocking(read).await.expect("it does not panic").expect("the metrics are served");
+    text.lines().map(str::to_owned).collect()
 }
 
 /// The requests that the load balancer sent to do its work, without its questions about rights and CRDs, which it

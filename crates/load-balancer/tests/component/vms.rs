@@ -7,18 +7,20 @@ use std::sync::{
 };
 use std::time::Duration;
 
-use harvester_api::{ConditionStatus, LoadBalancer, VirtualMachine, VirtualMachineInstance};
+use harvester_api::{ConditionStatus, IPPool, LoadBalancer, VirtualMachine, VirtualMachineInstance};
 use http::{Request, Response};
 use k8s_openapi::api::core::v1::Service;
 use kube::{Client, client::Body};
 use serde_json::json;
 use test_cluster::{TestCluster, User};
 
-use super::fixtures::{Controller, address_of, controller, in_step, load_balancer, pool, ready_of};
+use super::fixtures::{
+    Controller, address_of, controller, granted, in_step, load_balancer, pool, ready_of, record_of, told,
+};
 use super::lab::{A_WHILE, Lab};
 
 /// How often the cluster may come to rest before a watch that broke is tried again.
-const RESTS: usize = 80;
+pub(crate) const RESTS: usize = 80;
 
 /// A client that is refused the machines until `open`.
 fn without_machines(client: Client, open: Arc<AtomicBool>) -> Client {
@@ -26,7 +28,7 @@ fn without_machines(client: Client, open: Arc<AtomicBool>) -> Client {
 }
 
 /// A client that is refused these requests until `open`.
-fn without(client: Client, open: Arc<AtomicBool>, refused: fn(&Request<Body>) -> bool) -> Client {
+pub(crate) fn without(client: Client, open: Arc<AtomicBool>, refused: fn(&Request<Body>) -> bool) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| {
         let (client, open) = (client.clone(), open.load(Ordering::Relaxed));
         async move {
@@ -42,7 +44,74 @@ fn without(client: Client, open: Arc<AtomicBool>, refused: fn(&Request<Body>) ->
     Client::new(service, "default")
 }
 
+/// A pool `edge` with the address of load balancer `api`, which shows it no more, and those that other programs recorded for
+/// `demo-1`, of which name there is a VM, and for `web`. No controller runs.
+async fn recorded_for_a_machine(cluster: &TestCluster) {
+    let former = controller(cluster).await;
+    pool(cluster, "edge", 10, 20).await;
+    load_balancer(cluster, "api", "").await;
+    cluster.settle().await;
+    former.stop().await;
+    let recorded =
+        json!({"status": {"allocated": {"192.0.2.11": "team-a/demo-1", "192.0.2.12": "team-a/web"}}});
+    cluster.harvester.patch::<IPPool>("edge", recorded).await;
+    cluster.harvester.patch::<LoadBalancer>("team-a/api", json!({"status": null})).await;
+    cluster
+        .harvester
+        .apply(
+            "{apiVersion: kubevirt.io/v1, kind: VirtualMachine, metadata: {name: demo-1, namespace: team-a},
+              spec: {runStrategy: Always, template: {spec: {domain: {devices: {}}}}}}",
+        )
+        .await;
+    for name in ["demo-1", "web"] {
+        load_balancer(cluster, name, "").await;
+    }
+}
+
 test_cluster::component_tests! {
+    // the node driver records static addresses under the name of the machine
+    async fn while_machines_cannot_be_listed_a_load_balancer_takes_no_record_of_the_one_of_its_name(cluster: TestCluster) {
+        recorded_for_a_machine(&cluster).await;
+        let open = Arc::new(AtomicBool::new(false));
+        let list = |request: &Request<Body>| request.uri().path().ends_with("/virtualmachines");
+        let client = without(cluster.harvester.client(User::LoadBalancer), open.clone(), list);
+        let _running = Controller::asking(&cluster, client);
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "demo-1").await, "192.0.2.13");
+        let told = ready_of(&cluster, "demo-1").await.message;
+        assert!(told.contains("records 192.0.2.11 for the VirtualMachine of this name"), "{told}");
+        assert_eq!(address_of(&cluster, "api").await, "192.0.2.10", "its own record");
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.12", "an administrator may write a record back");
+        open.store(true, Ordering::Relaxed);
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "demo-1").await, "192.0.2.13");
+        assert_eq!(record_of(&cluster, "edge").await.allocated["192.0.2.11"], "team-a/demo-1");
+    }
+
+    #[each_role]
+    async fn a_load_balancer_waits_while_the_server_does_not_say_whether_a_machine_has_its_name(cluster: TestCluster) {
+        recorded_for_a_machine(&cluster).await;
+        let open = Arc::new(AtomicBool::new(false));
+        let any = |request: &Request<Body>| request.uri().path().contains("/virtualmachines");
+        let client = without(cluster.harvester.client(User::LoadBalancer), open.clone(), any);
+        let _running = Controller::asking(&cluster, client);
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "api").await, "192.0.2.10", "its own record needs no machines");
+        for name in ["demo-1", "web"] {
+            assert_eq!(address_of(&cluster, name).await, "", "{name}");
+        }
+        assert_eq!(told(&cluster, "NotWritten").await, granted(&cluster, 2));
+        open.store(true, Ordering::Relaxed);
+        let mut rests = 0;
+        while address_of(&cluster, "demo-1").await.is_empty() || address_of(&cluster, "web").await.is_empty() {
+            assert!(rests < RESTS, "it goes on waiting");
+            rests += 1;
+            cluster.settle().await;
+        }
+        assert_eq!(address_of(&cluster, "demo-1").await, "192.0.2.13");
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.12");
+    }
+
     #[simulated_only("counts writes by the clock")]
     async fn a_vm_whose_label_is_written_on_and_off_has_few_writes_made_for_it(cluster: TestCluster) {
         let lab = Lab::serving(cluster).await;
@@ -67,6 +136,32 @@ test_cluster::component_tests! {
         lab.vm("api-2", "api", "192.168.7.12").await;
         lab.cluster.advance(A_WHILE).await;
         assert_eq!(lab.endpoints().await.len(), 2, "it is back");
+    }
+
+    #[simulated_only("counts writes by the clock")]
+    async fn a_vm_without_address_whose_label_is_written_on_and_off_has_few_writes_made_for_it(cluster: TestCluster) {
+        let lab = Lab::serving(cluster).await;
+        // beside one that serves, and as the only one
+        for (tier_of_other, left) in [("api", vec!["api-1"]), ("db", vec![])] {
+            lab.vm("api-1", tier_of_other, "192.168.7.11").await;
+            lab.cluster.advance(A_WHILE).await;
+            lab.writes();
+            for _ in 0..20 {
+                for tier in ["api", "db"] {
+                    lab.vm_without_address("api-2", tier).await;
+                    lab.cluster.advance(Duration::from_millis(500)).await;
+                }
+            }
+            let writes = lab.writes();
+            let count = |resource: &str| writes.iter().filter(|write| write.contains(resource)).count();
+            assert!((1..=22).contains(&count("loadbalancers")), "{} in 20 s", count("loadbalancers"));
+            assert_eq!(count("endpointslices"), 0, "it is in no slice");
+            lab.cluster.advance(A_WHILE).await;
+            let listed = lab.load_balancer().await.status.unwrap_or_default().backends;
+            assert_eq!(listed.iter().map(|backend| backend.name.as_str()).collect::<Vec<_>>(), left);
+        }
+        lab.vm_without_address("api-2", "api").await;
+        lab.until_ready_says("running backend servers have no IP").await;
     }
 
     #[simulated_only("counts writes by the clock")]

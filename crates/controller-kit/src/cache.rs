@@ -6,6 +6,7 @@
 
 mod backoff;
 mod server_answers;
+mod source;
 mod store;
 mod undecoded;
 
@@ -18,8 +19,8 @@ use std::{
     time::Duration,
 };
 
-use futures::{StreamExt, TryStreamExt};
-use kube::{Api, Resource, api::ListParams, core::ApiResource, runtime::watcher};
+use futures::{TryStreamExt, future::BoxFuture};
+use kube::{Api, Resource, api::ListParams, runtime::watcher};
 use serde::de::DeserializeOwned;
 use tokio::{
     sync::{Notify, watch},
@@ -31,6 +32,7 @@ use program::{Subscribers, TaskGroup};
 use crate::{ObjectKey, error_message, retry_after};
 use backoff::WatchBackoff;
 pub use server_answers::ServerAnswers;
+use source::{Source, undecoded};
 use store::Store;
 use undecoded::Undecoded;
 
@@ -93,7 +95,7 @@ impl<K> Clone for Cache<K> {
 
 impl<K: Watched> Cache<K> {
     /// Lists and watches in the background until `tasks` ends. An object that cannot be read hides no other
-    /// ([`Cache::malformed`]).
+    /// ([`Cache::malformed`]). For a [`PartialObjectMeta`](kube::core::PartialObjectMeta) the server sends the metadata alone.
     pub fn start(tasks: &TaskGroup, api: Api<K>, config: watcher::Config) -> Self {
         Self::start_trimmed(tasks, api, config, |_| ())
     }
@@ -101,6 +103,17 @@ impl<K: Watched> Cache<K> {
     /// Like [`Cache::start`]; `trim` removes the fields that nobody reads before an object is kept. `managedFields`
     /// always go.
     pub fn start_trimmed(
+        tasks: &TaskGroup,
+        api: Api<K>,
+        config: watcher::Config,
+        trim: impl Fn(&mut K) + Send + Sync + 'static,
+    ) -> Self {
+        Self::start_after(std::future::ready(()), tasks, api, config, trim)
+    }
+
+    /// Like [`Cache::start_trimmed`]; nothing is asked for before `others` ends.
+    pub fn start_after(
+        others: impl Future<Output = ()> + Send + 'static,
         tasks: &TaskGroup,
         api: Api<K>,
         config: watcher::Config,
@@ -115,7 +128,8 @@ impl<K: Watched> Cache<K> {
             Err(why) => into.set_watch_error(Some(why)),
         };
         let on_anew = Box::new(move || anew.begins_anew());
-        tasks.spawn_until_stop(follow(undecoded(api), config, relist, Box::new(on_result), on_anew));
+        let (others, source) = (Box::pin(others), Source::of(api));
+        tasks.spawn_until_stop(follow(others, source, config, relist, Box::new(on_result), on_anew));
         cache
     }
 
@@ -130,7 +144,7 @@ impl<K: Watched> Cache<K> {
     /// # Errors
     /// The server does not answer with the list.
     pub async fn list_once(api: Api<K>) -> kube::Result<Self> {
-        let (cache, api) = (Self::empty(), undecoded(api));
+        let (cache, api) = (Self::empty(), undecoded::<K, false>(api));
         let mut page = ListParams::default().limit(PAGE);
         cache.on_event(watcher::Event::Init);
         loop {
@@ -356,14 +370,6 @@ impl<K: Watched> Cache<K> {
     }
 }
 
-fn undecoded<K: Watched>(api: Api<K>) -> Api<Undecoded> {
-    let kind = ApiResource::erase::<K>(&());
-    match api.namespace().map(ToOwned::to_owned) {
-        Some(namespace) => Api::all_with(api.into_client(), &kind).constrain(&namespace),
-        None => Api::all_with(api.into_client(), &kind),
-    }
-}
-
 /// Why a watch broke, in the server's words where there are some.
 fn reason(error: &watcher::Error) -> String {
     use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
@@ -389,14 +395,16 @@ type WatchResult = Result<Option<watcher::Event<Undecoded>>, String>;
 const WORKS_AFTER: Duration = Duration::from_secs(45);
 
 async fn follow(
-    api: Api<Undecoded>,
+    others: BoxFuture<'static, ()>,
+    source: Source,
     config: watcher::Config,
     relist: Arc<Notify>,
     on_result: Box<dyn Fn(WatchResult) + Send>,
     on_anew: Box<dyn Fn() + Send + Sync>,
 ) {
-    let kind = api.resource_url().to_owned();
-    let begin = || watcher(api.clone(), config.clone()).boxed();
+    others.await;
+    let kind = source.path().to_owned();
+    let begin = || source.watch(config.clone());
     let begin_anew = || {
         tracing::info!(kind, "listing and watching anew");
         on_anew();

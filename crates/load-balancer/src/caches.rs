@@ -11,7 +11,7 @@ use k8s_openapi::api::{
     core::v1::{Service, ServiceSpec},
     discovery::v1::EndpointSlice,
 };
-use kube::{Api, Client, Resource, ResourceExt as _, runtime::watcher};
+use kube::{Api, Client, Resource, ResourceExt as _, core::PartialObjectMeta, runtime::watcher};
 use program::{TaskGroup, capabilities::Right, health::Check};
 use serde_json::{Map, json};
 use tokio::sync::watch;
@@ -28,9 +28,12 @@ const LISTS: [Right; 4] = [
     Right::new("list", "discovery.k8s.io", "endpointslices"),
 ];
 
-/// Objects in one page of a list: what a page takes while it is read stays with the process. A VM has some ten thousand bytes,
+/// Objects in one page of a list: what a page takes while it is read stays with the process. A VMI has some ten thousand bytes,
 /// and what tenants write may have a million.
 const AT_ONCE: u32 = 100;
+
+/// A VM without `spec` and `status`: the API server leaves them out of its answers.
+pub(crate) type VmMetadata = PartialObjectMeta<VirtualMachine>;
 
 /// The caches. Clones share them.
 #[derive(Clone)]
@@ -45,23 +48,27 @@ pub(crate) struct Caches {
     pub(crate) vmis: Cache<VirtualMachineInstance>,
     /// Pruned to what says that it is going, and which guest cluster goes with it. Whether there is none of a name only the
     /// server tells until [`Self::has_all_vms`].
-    pub(crate) vms: Cache<VirtualMachine>,
+    pub(crate) vms: Cache<VmMetadata>,
 }
 
 impl Caches {
-    /// Begins to list and watch.
+    /// Begins to list and watch. VMs come last: no address waits for their list, and an API server that reads thousands of them
+    /// is slow to answer with the others.
     pub(crate) fn watch(tasks: &TaskGroup, client: &Client) -> Self {
         let any = || watcher::Config::default().page_size(AT_ONCE);
         let ours = || any().labels(&format!("{}=true", labels::SERVICE_LB));
         let all = || client.clone();
-        Self {
+        let first = Self {
             load_balancers: Cache::start(tasks, Api::all(all()), any()),
             pools: Cache::start(tasks, Api::all(all()), any()),
             services: Cache::start_trimmed(tasks, Api::all(all()), ours(), trim_service),
             slices: Cache::start(tasks, Api::all(all()), ours()),
             vmis: Cache::start_trimmed(tasks, Api::all(all()), any(), trim_vmi),
-            vms: Cache::start_trimmed(tasks, Api::all(all()), any(), trim_vm),
-        }
+            vms: Cache::empty(),
+        };
+        let others = first.clone();
+        let others = async move { others.ready().await };
+        Self { vms: Cache::start_after(others, tasks, Api::all(all()), any(), trim_vm), ..first }
     }
 
     /// Waits until everything is listed that an address depends on. The VMs do not count: KubeVirt may not be there.
@@ -223,9 +230,8 @@ fn trim_vmi(vmi: &mut VirtualMachineInstance) {
     }
 }
 
-fn trim_vm(vm: &mut VirtualMachine) {
-    vm.spec.rest = Map::new();
-    vm.status = None;
+fn trim_vm(vm: &mut VmMetadata) {
+    vm.types = None;
     vm.metadata.owner_references = None;
     keep_only(&mut vm.metadata.annotations, &[annotations::REMOVE_ALL_PVCS]);
     keep_only(&mut vm.metadata.labels, &[labels::CREATOR, labels::GUEST_CLUSTER]);
@@ -331,15 +337,14 @@ mod tests {
 
     #[test]
     fn of_a_vm_nothing_is_kept_but_what_says_whether_its_guest_cluster_goes() {
-        let vm = json!({"metadata": {"name": "gc1-1", "namespace": "team", "uid": "u", "finalizers": ["a/b"],
-            "labels": {labels::CREATOR: "me", labels::GUEST_CLUSTER: "gc1", "tier": "web"},
-            "annotations": {"large": "x"}}, "spec": {"runStrategy": "Always", "template": {}}, "status": {"ready": true}});
-        let mut vm: VirtualMachine = serde_json::from_value(vm).unwrap();
-        trim_vm(&mut vm);
-        let kept = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+        let vm = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
             "metadata": {"name": "gc1-1", "namespace": "team", "uid": "u", "finalizers": ["a/b"],
-                "labels": {labels::CREATOR: "me", labels::GUEST_CLUSTER: "gc1"}},
-            "spec": {"runStrategy": "Always"}});
+                "labels": {labels::CREATOR: "me", labels::GUEST_CLUSTER: "gc1", "tier": "web"},
+                "annotations": {"large": "x"}}});
+        let mut vm: VmMetadata = serde_json::from_value(vm).unwrap();
+        trim_vm(&mut vm);
+        let kept = json!({"metadata": {"name": "gc1-1", "namespace": "team", "uid": "u", "finalizers": ["a/b"],
+            "labels": {labels::CREATOR: "me", labels::GUEST_CLUSTER: "gc1"}}});
         assert_eq!(serde_json::to_value(&vm).unwrap(), kept);
     }
 

@@ -196,7 +196,13 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
         watcher::Config::default().fields(&format!("metadata.name={}", names::KUBEVIP_CONFIG_MAP));
     let config_maps: Cache<RawObject<ConfigMap>> =
         Cache::start(tasks, Api::namespaced(client.clone(), names::KUBE_SYSTEM), import_map);
-    tokio::join!(caches.ready(), capabilities.fields_known(), to_import(&capabilities, &config_maps));
+    // all begin at once, and no address is claimed before each has ended
+    let (host, (), (), ()) = tokio::join!(
+        HostAddresses::watch(tasks, &client, capabilities.clone()),
+        caches.ready(),
+        capabilities.fields_known(),
+        to_import(&capabilities, &config_maps),
+    );
     fields::tell_missing(&capabilities, |line| tracing::warn!("{line}"));
 
     let queues = Queues::default();
@@ -204,7 +210,6 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
     queues.register(&mut registry.lock().expect("no panic while registering metrics"));
     // before all other subscribers: a controller that a change wakes finds the change in the index
     let index = PoolIndex::follow(&caches);
-    let host = HostAddresses::watch(tasks, &client, capabilities.clone()).await;
     let orphans = Orphans::counted_by(queues.metrics.orphans.clone());
     let writers = Writers::new(client.clone(), clock, tasks.clone(), &caches, index.clone(), orphans.clone());
     let orders = Orders::new(writers.clone(), queues.load_balancers.clone());

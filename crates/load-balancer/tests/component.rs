@@ -23,6 +23,7 @@ mod component {
     mod reuse;
     mod scope;
     mod source_ranges;
+    mod start;
     mod two_leaders;
     mod vms;
     mod way_back;

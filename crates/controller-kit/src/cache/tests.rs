@@ -2,8 +2,14 @@
 
 use std::time::Duration;
 
+use http::{Request, header::ACCEPT};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{
+    Client,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+    client::Body,
+    core::PartialObjectMeta,
+};
 use serde_json::json;
 use sim_apiserver::{
     ApiServer,
@@ -261,6 +267,44 @@ async fn what_nobody_reads_is_kept_of_no_version_neither_the_watchs_nor_ours() {
     for map in all.iter().chain([&ours]) {
         assert_eq!((&map.data, &map.metadata.managed_fields), (&None, &None));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_metadata_is_kept_the_server_is_asked_for_no_more_and_not_before_the_others_have_ended() {
+    let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
+    let maps = Api::<ConfigMap>::namespaced(server.client("admin"), "default");
+    maps.create(&PostParams::default(), &map("goes")).await.unwrap();
+    let (client, forms) = (server.client("admin"), Arc::<Mutex<Vec<String>>>::default());
+    let noted = forms.clone();
+    let noting = tower::service_fn(move |request: Request<Body>| {
+        let form = request.headers().get(ACCEPT).and_then(|form| form.to_str().ok());
+        noted.lock().unwrap().push(form.unwrap_or_default().to_owned());
+        let client = client.clone();
+        async move { client.send(request).await }
+    });
+    let (end, others) = tokio::sync::oneshot::channel::<()>();
+    let cache = Cache::<PartialObjectMeta<ConfigMap>>::start_after(
+        async move { drop(others.await) },
+        &tasks,
+        Api::namespaced(Client::new(noting, "default"), "default"),
+        watcher::Config::default(),
+        |_| (),
+    );
+    sleep(Duration::from_secs(60)).await;
+    assert!(!cache.is_ready() && forms.lock().unwrap().is_empty());
+    end.send(()).unwrap();
+    cache.ready().await;
+    assert_eq!(cache.list().len(), 1);
+    maps.delete("goes", &DeleteParams::default()).await.unwrap();
+    maps.create(&PostParams::default(), &map("comes")).await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    let names: Vec<_> = cache.list().iter().map(|map| map.metadata.name.clone().unwrap()).collect();
+    assert_eq!((names, cache.malformed()), (vec!["comes".to_owned()], vec![]));
+    let forms = forms.lock().unwrap().clone();
+    assert!(
+        forms.len() > 1 && forms.iter().all(|form| form.contains("as=PartialObjectMetadata")),
+        "{forms:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

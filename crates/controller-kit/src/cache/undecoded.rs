@@ -1,7 +1,7 @@
 //! Objects as the server sent them: only the name is decoded.
 //!
-//! All caches watch this one type and read their own from it, each object by itself: one that cannot be read hides
-//! no other, and the machinery of lists and watches is compiled once instead of once for every kind.
+//! All caches watch this one type, or its twin for metadata, and read their own from it, each object by itself: one that cannot
+//! be read hides no other, and the machinery of lists and watches is compiled for these two instead of for every kind.
 
 use std::borrow::Cow;
 
@@ -16,9 +16,10 @@ use serde_json::Value;
 use super::Watched;
 use crate::{ObjectKey, json_text::without_managed_fields};
 
-/// The JSON of an object without its `managedFields`, and of its metadata what a watch goes by.
+/// The JSON of an object without its `managedFields`, and of its metadata what a watch goes by. With `METADATA` an API is asked
+/// for the metadata alone.
 #[derive(Clone, Debug)]
-pub(super) struct Undecoded {
+pub(super) struct Undecoded<const METADATA: bool = false> {
     metadata: ObjectMeta,
     json: String,
 }
@@ -37,6 +38,14 @@ pub(super) struct DecodeError {
     pub(super) error: String,
 }
 
+impl Undecoded<true> {
+    /// What was answered, however it was asked for.
+    pub(super) fn either(self) -> Undecoded {
+        let Self { metadata, json } = self;
+        Undecoded { metadata, json }
+    }
+}
+
 impl Undecoded {
     pub(super) fn key(&self) -> ObjectKey {
         let ObjectMeta { namespace, name, .. } = &self.metadata;
@@ -49,7 +58,7 @@ impl Undecoded {
     }
 }
 
-impl<'de> Deserialize<'de> for Undecoded {
+impl<'de, const METADATA: bool> Deserialize<'de> for Undecoded<METADATA> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let json = without_managed_fields(deserializer)?;
         // metadata of a wrong type counts as empty: decoding this object reports it, and the others go on
@@ -65,9 +74,13 @@ impl<'de> Deserialize<'de> for Undecoded {
     }
 }
 
-impl Resource for Undecoded {
+impl<const METADATA: bool> Resource for Undecoded<METADATA> {
     type DynamicType = ApiResource;
     type Scope = DynamicResourceScope;
+
+    fn metadata_api() -> bool {
+        METADATA
+    }
 
     fn kind(kind: &ApiResource) -> Cow<'_, str> {
         Cow::Borrowed(&kind.kind)

@@ -73,7 +73,15 @@ impl HostAddresses {
             known: Mutex::default(),
             listeners: Mutex::default(),
         }));
-        tokio::join!(host.0.api_servers.ready(), host.0.services.ready());
+        let nodes = async {
+            // a right that nobody has answered for by then is tried
+            drop(timeout(KNOWN_WITHIN, host.0.capabilities.rights_known()).await);
+            let (ends, first_try) = oneshot::channel();
+            tasks.spawn_until_stop(host.clone().await_nodes(tasks.clone(), client.clone(), ends));
+            // the slice is the source meanwhile, and an address should not wait for the Nodes
+            drop(timeout(KNOWN_WITHIN, first_try).await);
+        };
+        tokio::join!(host.0.api_servers.ready(), host.0.services.ready(), nodes);
 
         let look = || {
             let host = host.clone();
@@ -84,10 +92,6 @@ impl HostAddresses {
         host.0.services.on_change(move |_| services());
         host.0.capabilities.on_change(rights);
         host.look();
-        let (ends, first_try) = oneshot::channel();
-        tasks.spawn_until_stop(host.clone().await_nodes(tasks.clone(), client.clone(), ends));
-        // the slice is the source meanwhile, and an address should not wait for the Nodes
-        drop(timeout(KNOWN_WITHIN, first_try).await);
         host
     }
 

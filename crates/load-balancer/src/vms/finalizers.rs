@@ -9,7 +9,11 @@ use kube::{Api, Client, Resource, ResourceExt};
 use program::capabilities::Capabilities;
 use serde::de::DeserializeOwned;
 
-use crate::{caches::Caches, condition, wiring::Queues};
+use crate::{
+    caches::{Caches, VmMetadata},
+    condition,
+    wiring::Queues,
+};
 
 /// A failure after which the queue tries again.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +30,7 @@ pub(crate) struct Error {
 /// Those that may pass.
 pub(crate) async fn reconcile_vm(
     client: Client,
-    vms: Cache<VirtualMachine>,
+    vms: Cache<VmMetadata>,
     key: ObjectKey,
 ) -> Result<Action, Error> {
     let vm = vms.get(&key);
@@ -65,7 +69,7 @@ pub(crate) fn look_again(capabilities: &Capabilities, caches: &Caches, queues: &
 }
 
 /// Whether a VM carries the Go program's finalizer.
-pub(crate) fn marked_vm(vm: &VirtualMachine) -> bool {
+pub(crate) fn marked_vm(vm: &VmMetadata) -> bool {
     has(vm, finalizers::LEGACY_VM)
 }
 

@@ -1,11 +1,13 @@
 //! Guest clusters that are being removed: their load balancers go with them.
 
 use controller_kit::{Action, Cache, Change, ObjectKey, RawObject};
-use harvester_api::{LoadBalancer, VirtualMachine, annotations, labels, names};
+use harvester_api::{LoadBalancer, annotations, labels, names};
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{DeleteParams, Preconditions},
 };
+
+use crate::caches::VmMetadata;
 
 /// A failure after which the queue tries again.
 #[derive(Debug, thiserror::Error)]
@@ -19,7 +21,7 @@ pub(crate) struct Error {
 /// The guest cluster, by namespace and name, that is removed with this VM: the node driver made the VM, it is deleted,
 /// and Rancher has marked its volumes for removal. Any number of guest clusters of a namespace have the default name, and one
 /// that is removed takes nothing of the others along.
-pub(crate) fn removed_cluster(change: &Change<VirtualMachine>) -> Option<ObjectKey> {
+pub(crate) fn removed_cluster(change: &Change<VmMetadata>) -> Option<ObjectKey> {
     let vm = change.new.as_ref().or(change.old.as_ref())?;
     let marked = vm.annotations().get(annotations::REMOVE_ALL_PVCS).is_some_and(|value| value == "true");
     let is_node_drivers =
@@ -76,14 +78,14 @@ mod tests {
 
     use super::*;
 
-    fn vm(annotation: &str, creator: &str, deleted: Option<&str>) -> VirtualMachine {
+    fn vm(annotation: &str, creator: &str, deleted: Option<&str>) -> VmMetadata {
         of_cluster("gc1", annotation, creator, deleted)
     }
 
-    fn of_cluster(cluster: &str, annotation: &str, creator: &str, deleted: Option<&str>) -> VirtualMachine {
+    fn of_cluster(cluster: &str, annotation: &str, creator: &str, deleted: Option<&str>) -> VmMetadata {
         serde_json::from_value(json!({"metadata": {"name": "gc1-1", "namespace": "team",
             "deletionTimestamp": deleted, "annotations": {annotations::REMOVE_ALL_PVCS: annotation},
-            "labels": {labels::CREATOR: creator, labels::GUEST_CLUSTER: cluster}}, "spec": {}}))
+            "labels": {labels::CREATOR: creator, labels::GUEST_CLUSTER: cluster}}}))
         .unwrap()
     }
 
@@ -97,7 +99,7 @@ mod tests {
         of_cluster("kubernetes", "true", labels::NODE_DRIVER, Some("2026-01-01T00:00:00Z")),
         false
     )]
-    fn a_guest_cluster_is_being_removed(#[case] vm: VirtualMachine, #[case] expected: bool) {
+    fn a_guest_cluster_is_being_removed(#[case] vm: VmMetadata, #[case] expected: bool) {
         let (key, vm) = (ObjectKey::new("team", "gc1-1"), Arc::new(vm));
         let change = Change { key: key.clone(), old: None, new: Some(vm.clone()) };
         assert_eq!(removed_cluster(&change), expected.then(|| ObjectKey::new("team", "gc1")));

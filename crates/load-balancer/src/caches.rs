@@ -13,7 +13,7 @@ use k8s_openapi::api::{
 };
 use kube::{Api, Client, Resource, ResourceExt as _, core::PartialObjectMeta, runtime::watcher};
 use program::{TaskGroup, capabilities::Right, health::Check};
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
 use crate::reuse;
@@ -35,6 +35,16 @@ const AT_ONCE: u32 = 100;
 /// A VM without `spec` and `status`: the API server leaves them out of its answers.
 pub(crate) type VmMetadata = PartialObjectMeta<VirtualMachine>;
 
+/// Kubernetes' own writers of EndpointSlices, in the label [`labels::SLICE_MANAGED_BY`]. They copy all labels of a Service, and of
+/// Endpoints, to the slices that they make for it: a tenant's Service with our label, and a million bytes of others, has such
+/// slices. The Go load balancer does not set this label (docs/contract/load-balancer.md#6.2).
+const KUBERNETES: [&str; 2] = ["endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io"];
+
+/// Whether the slice is one of those that Kubernetes makes, of which the watch does not tell.
+pub(crate) fn is_of_kubernetes(slice: &impl Resource) -> bool {
+    slice.labels().get(labels::SLICE_MANAGED_BY).is_some_and(|writer| KUBERNETES.contains(&writer.as_str()))
+}
+
 /// The caches. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Caches {
@@ -42,7 +52,8 @@ pub(crate) struct Caches {
     pub(crate) pools: Cache<RawObject<IPPool>>,
     /// Only those with label [`labels::SERVICE_LB`]. Of large ones only what [`is_trimmed`] says is here.
     pub(crate) services: Cache<RawObject<Service>>,
-    /// Only those with label [`labels::SERVICE_LB`].
+    /// Only those with label [`labels::SERVICE_LB`] that none of [`KUBERNETES`] writes. Of large ones only what [`is_trimmed`] says
+    /// is here.
     pub(crate) slices: Cache<RawObject<EndpointSlice>>,
     /// Pruned to labels, deletion, finalizers, networks and interfaces.
     pub(crate) vmis: Cache<VirtualMachineInstance>,
@@ -56,13 +67,19 @@ impl Caches {
     /// is slow to answer with the others.
     pub(crate) fn watch(tasks: &TaskGroup, client: &Client) -> Self {
         let any = || watcher::Config::default().page_size(AT_ONCE);
-        let ours = || any().labels(&format!("{}=true", labels::SERVICE_LB));
+        let labelled = format!("{}=true", labels::SERVICE_LB);
+        let by_others = KUBERNETES.map(|writer| format!(",{}!={writer}", labels::SLICE_MANAGED_BY)).concat();
         let all = || client.clone();
         let first = Self {
             load_balancers: Cache::start(tasks, Api::all(all()), any()),
             pools: Cache::start(tasks, Api::all(all()), any()),
-            services: Cache::start_trimmed(tasks, Api::all(all()), ours(), trim_service),
-            slices: Cache::start(tasks, Api::all(all()), ours()),
+            services: Cache::start_trimmed(tasks, Api::all(all()), any().labels(&labelled), trim_service),
+            slices: Cache::start_trimmed(
+                tasks,
+                Api::all(all()),
+                any().labels(&format!("{labelled}{by_others}")),
+                trim_slice,
+            ),
             vmis: Cache::start_trimmed(tasks, Api::all(all()), any(), trim_vmi),
             vms: Cache::empty(),
         };
@@ -134,16 +151,21 @@ const SERVICE: usize = 64 * 1024;
 /// Bytes of the addresses that a larger one asks for, and how many it shows.
 const ASKED: usize = 4096;
 const SHOWN: usize = 64;
-/// Owner references of such a Service.
+/// Owner references of such a Service, and of such a slice.
 const OWNERS: usize = 16;
+/// Bytes of a slice that is kept whole, and how many more each of its endpoints allows. Ports, labels and annotations of one of ours
+/// have some 20,000, and an endpoint at most 500.
+const SLICE: usize = 64 * 1024;
+const ENDPOINT: usize = 512;
 
-/// In the annotations of a Service of which only that is here which says whose it is and which addresses it names. Whoever is
-/// to write it reads it from the server.
+/// In the annotations of a Service of which only that is here which says whose it is and which addresses it names, and of a
+/// slice of which only the former is here. Whoever is to write it reads it from the server. The value is the object's version: a
+/// tenant does not know the one that its write will get, and so cannot have an object read for each look.
 const TRIMMED: &str = "load-balancer/trimmed";
 
 /// Whether this is not the whole object.
 pub(crate) fn is_trimmed(object: &impl Resource) -> bool {
-    object.annotations().contains_key(TRIMMED)
+    object.annotations().get(TRIMMED) == Some(&object.resource_version().unwrap_or_default())
 }
 
 /// As the cache keeps it.
@@ -157,9 +179,49 @@ fn trim_service(service: &mut RawObject<Service>) {
     if service.size() <= SERVICE {
         return;
     }
-    let meta = service.meta();
-    let short = |text: &str| if text.len() <= TEXT { text.to_owned() } else { String::new() };
-    let owners: Vec<_> = service
+    let asked = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS).map_or("", String::as_str);
+    // whole addresses
+    let asked = if asked.len() <= ASKED {
+        asked
+    } else {
+        let cut = asked.as_bytes().iter().take(ASKED).rposition(|byte| *byte == b',').unwrap_or_default();
+        asked.get(..cut).unwrap_or_default()
+    };
+    let mut metadata = trimmed_metadata(service);
+    metadata["annotations"][annotations::KUBE_VIP_LOADBALANCER_IPS] = asked.into();
+    let spec = service.spec.as_ref();
+    let own = |field: fn(&ServiceSpec) -> Option<&String>| spec.and_then(field).map(|text| short(text));
+    let families = spec.and_then(|spec| spec.ip_families.as_ref());
+    let shown: Vec<_> = reuse::shown(service).take(SHOWN).map(|ip| json!({"ip": ip})).collect();
+    let trimmed = RawObject::from_json(json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": metadata,
+        "spec": {"type": own(|spec| spec.type_.as_ref()), "loadBalancerIP": own(|spec| spec.load_balancer_ip.as_ref()),
+            "ipFamilies": families.map(|families| families.iter().take(2).map(|family| short(family)).collect::<Vec<_>>())},
+        "status": {"loadBalancer": {"ingress": shown}},
+    }));
+    if let Ok(trimmed) = trimmed {
+        *service = trimmed;
+    }
+}
+
+fn trim_slice(slice: &mut RawObject<EndpointSlice>) {
+    if slice.size() <= SLICE + ENDPOINT * slice.endpoints.len() {
+        return;
+    }
+    let trimmed = RawObject::from_json(json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": trimmed_metadata(slice),
+        "addressType": slice.address_type, "endpoints": [],
+    }));
+    if let Ok(trimmed) = trimmed {
+        *slice = trimmed;
+    }
+}
+
+/// What says whose a trimmed object is.
+fn trimmed_metadata(object: &impl Resource) -> Value {
+    let meta = object.meta();
+    let owners: Vec<_> = object
         .owner_references()
         .iter()
         .take(OWNERS)
@@ -169,32 +231,16 @@ fn trim_service(service: &mut RawObject<Service>) {
             json!({"apiVersion": version, "kind": kind, "name": name, "uid": uid})
         })
         .collect();
-    let asked = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS).map_or("", String::as_str);
-    // whole addresses
-    let asked = if asked.len() <= ASKED {
-        asked
-    } else {
-        let cut = asked.as_bytes().iter().take(ASKED).rposition(|byte| *byte == b',').unwrap_or_default();
-        asked.get(..cut).unwrap_or_default()
-    };
-    let label = service.labels().get(labels::SERVICE_LB).map(|value| short(value));
-    let spec = service.spec.as_ref();
-    let own = |field: fn(&ServiceSpec) -> Option<&String>| spec.and_then(field).map(|text| short(text));
-    let families = spec.and_then(|spec| spec.ip_families.as_ref());
-    let shown: Vec<_> = reuse::shown(service).take(SHOWN).map(|ip| json!({"ip": ip})).collect();
-    let trimmed = RawObject::from_json(json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": {"namespace": meta.namespace, "name": meta.name, "uid": meta.uid,
-            "resourceVersion": meta.resource_version, "deletionTimestamp": meta.deletion_timestamp,
-            "ownerReferences": owners, "labels": label.map(|value| json!({labels::SERVICE_LB: value})),
-            "annotations": {TRIMMED: "", annotations::KUBE_VIP_LOADBALANCER_IPS: asked}},
-        "spec": {"type": own(|spec| spec.type_.as_ref()), "loadBalancerIP": own(|spec| spec.load_balancer_ip.as_ref()),
-            "ipFamilies": families.map(|families| families.iter().take(2).map(|family| short(family)).collect::<Vec<_>>())},
-        "status": {"loadBalancer": {"ingress": shown}},
-    }));
-    if let Ok(trimmed) = trimmed {
-        *service = trimmed;
-    }
+    let label = object.labels().get(labels::SERVICE_LB).map(|value| short(value));
+    json!({"namespace": meta.namespace, "name": meta.name, "uid": meta.uid,
+        "resourceVersion": meta.resource_version, "deletionTimestamp": meta.deletion_timestamp,
+        "ownerReferences": owners, "labels": label.map(|value| json!({labels::SERVICE_LB: value})),
+        "annotations": {TRIMMED: object.resource_version().unwrap_or_default()}})
+}
+
+/// The text, and nothing in place of a longer one than real ones are.
+fn short(text: &str) -> String {
+    if text.len() <= TEXT { text.to_owned() } else { String::new() }
 }
 
 /// Interfaces of a VMI, and addresses of an interface, that the controller reads. The guest agent reports them: a tenant
@@ -256,8 +302,6 @@ pub(crate) fn no_server() -> Client {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
     use crate::ownership::{Owner, Ownership};
 
@@ -274,6 +318,22 @@ mod tests {
             more.for_each(|(key, value)| service["metadata"][field][key] = value.clone());
         }
         RawObject::from_json(service).unwrap()
+    }
+
+    fn slice(endpoints: usize) -> Value {
+        let (namespace, name) = ("n".repeat(63), "m".repeat(253));
+        let endpoint = |n: usize| {
+            json!({"addresses": [format!("2001:db8:1234:5678:9abc:def0:1234:{:x}", 0x1000 + n)], "conditions": {"ready": false},
+                "targetRef": {"namespace": namespace, "name": name, "uid": "9b2f3a52-7c5e-4d0e-9a7b-0d8b5c0e1f2a"}})
+        };
+        let port = |n: usize| json!({"name": format!("{n:0>63}"), "protocol": "TCP", "port": 10_000 + n});
+        json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {"namespace": "shop", "name": "web", "uid": "s", "resourceVersion": "7",
+                "ownerReferences": [{"apiVersion": "x/v1", "kind": "LoadBalancer", "name": "web", "uid": "u1"}],
+                "labels": {labels::SERVICE_LB: "true", labels::SLICE_SERVICE_NAME: "web",
+                    labels::SLICE_MANAGED_BY: labels::SLICE_MANAGED_BY_US}},
+            "addressType": "IPv6", "endpoints": (0..endpoints).map(endpoint).collect::<Vec<_>>(),
+            "ports": (0..100).map(port).collect::<Vec<_>>()})
     }
 
     fn many(text: &str) -> Value {
@@ -306,6 +366,44 @@ mod tests {
             of_annotation.all(|address| long.contains(&address.to_string())),
             "none is cut off in the middle"
         );
+    }
+
+    #[test]
+    fn a_slice_that_a_tenant_fills_fills_no_memory_and_says_whose_it_is() {
+        let owner = Owner { key: controller_kit::ObjectKey::new("shop", "web"), uid: "u1".to_owned() };
+        for (field, endpoints) in [("labels", 0), ("annotations", 3)] {
+            let mut json = slice(endpoints);
+            let more = many(field);
+            let more = more.as_object().unwrap().iter();
+            more.for_each(|(key, value)| json["metadata"][field][key.as_str()] = value.clone());
+            let mut filled: RawObject<EndpointSlice> = RawObject::from_json(json).unwrap();
+            let whole = filled.clone();
+            trim_slice(&mut filled);
+            assert!(is_trimmed(&*filled) && filled.size() < 2_000, "{}", filled.size());
+            assert_eq!(owner.ownership(&filled.metadata), Ownership::Ours);
+            assert_eq!((filled.uid(), filled.resource_version()), (whole.uid(), whole.resource_version()));
+        }
+    }
+
+    #[test]
+    fn a_slice_of_ours_with_all_that_one_may_have_is_kept_whole() {
+        for endpoints in [0, 1000] {
+            let mut slice: RawObject<EndpointSlice> = RawObject::from_json(slice(endpoints)).unwrap();
+            let size = slice.size();
+            trim_slice(&mut slice);
+            assert_eq!((slice.size(), slice.endpoints.len()), (size, endpoints));
+            assert!(!is_trimmed(&*slice));
+        }
+    }
+
+    #[test]
+    fn a_service_whose_writer_says_that_it_is_trimmed_is_not_read_for_each_look() {
+        for says in ["", "6", "8"] {
+            let mut service = service(&json!({"annotations": {TRIMMED: says}}), &[]);
+            trim_service(&mut service);
+            assert!(!is_trimmed(&*service), "{says:?}");
+            assert_eq!(service.annotations()[TRIMMED], says, "a write of ours leaves it alone");
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ mod component {
     mod requested;
     mod reuse;
     mod scope;
+    mod slices;
     mod source_ranges;
     mod start;
     mod two_leaders;

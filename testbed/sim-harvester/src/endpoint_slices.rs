@@ -22,6 +22,12 @@ use crate::{guest::pod_is_ready, merge_patch};
 /// The writer of these slices, in the label that keeps writers apart.
 const MANAGED_BY: &str = "endpointslice-controller.k8s.io";
 
+/// On slices of headless Services.
+const HEADLESS: &str = "service.kubernetes.io/headless";
+
+/// The labels of a Service that its slices do not have from it.
+const RESERVED: [&str; 3] = [SLICE_SERVICE_NAME, SLICE_MANAGED_BY, HEADLESS];
+
 /// One write about a slice.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Step {
@@ -89,7 +95,13 @@ pub(crate) fn decide(
         (Some(wanted), None) => Some(Step::Create(wanted)),
         (Some(wanted), Some(slice)) => {
             let json = serde_json::to_value(slice).expect("a slice is JSON");
-            let patch = json!({"endpoints": wanted["endpoints"], "ports": wanted["ports"]});
+            let mut labels = wanted["metadata"]["labels"].clone();
+            for key in
+                slice.labels().keys().filter(|key| wanted["metadata"]["labels"].get(key.as_str()).is_none())
+            {
+                labels[key.as_str()] = Value::Null;
+            }
+            let patch = json!({"metadata": {"labels": labels}, "endpoints": wanted["endpoints"], "ports": wanted["ports"]});
             merge_patch::needed(&json, patch).map(Step::Patch)
         }
     }
@@ -133,7 +145,7 @@ fn wanted(service: &Service, pods: &[&Pod], family: Family) -> Option<Value> {
         "metadata": {
             "name": family.slice_name(&service.name_any()),
             "namespace": service.namespace(),
-            "labels": {SLICE_SERVICE_NAME: service.name_any(), SLICE_MANAGED_BY: MANAGED_BY},
+            "labels": labels(service),
             "ownerReferences": [{"apiVersion": "v1", "kind": "Service", "name": service.name_any(),
                 "uid": service.uid(), "controller": true, "blockOwnerDeletion": true}],
         },
@@ -141,6 +153,19 @@ fn wanted(service: &Service, pods: &[&Pod], family: Family) -> Option<Value> {
         "endpoints": endpoints.collect::<Vec<_>>(),
         "ports": ports.collect::<Vec<_>>(),
     }))
+}
+
+/// All labels of the Service but the reserved ones, and these by what is true of it, as in `setEndpointSliceLabels` of Kubernetes.
+fn labels(service: &Service) -> BTreeMap<String, String> {
+    let mut labels = service.labels().clone();
+    labels.retain(|key, _| !RESERVED.contains(&key.as_str()));
+    let address = service.spec.as_ref().and_then(|spec| spec.cluster_ip.as_deref());
+    if matches!(address, None | Some("" | "None")) {
+        labels.insert(HEADLESS.to_owned(), String::new());
+    }
+    labels.insert(SLICE_SERVICE_NAME.to_owned(), service.name_any());
+    labels.insert(SLICE_MANAGED_BY.to_owned(), MANAGED_BY.to_owned());
+    labels
 }
 
 fn selects(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> bool {
@@ -198,6 +223,34 @@ mod tests {
             decide(Some(&service(&json!({}))), Some(&slice), &pods[..1], V4),
             Some(Step::Patch(_))
         ));
+    }
+
+    #[test]
+    fn a_slice_has_all_labels_of_its_service_but_the_reserved_ones() {
+        let labelled = |labels: &Value| {
+            let mut service = service(&json!({"clusterIP": "10.43.0.7"}));
+            service.metadata.labels = serde_json::from_value(labels.clone()).unwrap();
+            service
+        };
+        let before = labelled(
+            &json!({"app": "shop", "tier": "web", SLICE_SERVICE_NAME: "other", SLICE_MANAGED_BY: "me", HEADLESS: ""}),
+        );
+        let Some(Step::Create(slice)) = decide(Some(&before), None, &[], V4) else { panic!() };
+        let labels =
+            json!({"app": "shop", "tier": "web", SLICE_SERVICE_NAME: "web", SLICE_MANAGED_BY: MANAGED_BY});
+        assert_eq!(slice["metadata"]["labels"], labels);
+
+        let slice = serde_json::from_value(slice).unwrap();
+        assert_eq!(decide(Some(&before), Some(&slice), &[], V4), None, "nothing moves");
+        let after = labelled(&json!({"tier": "db"}));
+        let Some(Step::Patch(patch)) = decide(Some(&after), Some(&slice), &[], V4) else { panic!() };
+        let labels =
+            json!({"app": null, "tier": "db", SLICE_SERVICE_NAME: "web", SLICE_MANAGED_BY: MANAGED_BY});
+        assert_eq!(patch["metadata"]["labels"], labels);
+
+        let headless = service(&json!({"clusterIP": "None"}));
+        let Some(Step::Create(slice)) = decide(Some(&headless), None, &[], V4) else { panic!() };
+        assert_eq!(slice["metadata"]["labels"][HEADLESS], "");
     }
 
     #[rstest]

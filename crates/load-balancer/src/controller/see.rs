@@ -58,6 +58,7 @@ impl Controller {
                 Some(service) if is_trimmed(&**service) => sources::CachedService::Trimmed,
                 Some(_) => sources::CachedService::Whole,
             },
+            is_slice_trimmed: caches.slices.get(key).is_some_and(|slice| is_trimmed(&*slice)),
             is_strangers: stranger.is_some(),
         };
         let from = sources::of_service(&before);

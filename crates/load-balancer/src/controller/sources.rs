@@ -14,6 +14,8 @@ pub(super) struct Cached {
     pub(super) address: Address,
     pub(super) records: Records,
     pub(super) service: CachedService,
+    /// The slice in the cache is not whole.
+    pub(super) is_slice_trimmed: bool,
     /// A Service of the name was read a short while ago, and is somebody else's.
     pub(super) is_strangers: bool,
 }
@@ -72,11 +74,14 @@ pub(super) fn of_service(cached: &Cached) -> Source {
     }
 }
 
-/// Where the slice is taken from, once the Service is known. Behind a stranger's Service none is written.
+/// Where the slice is taken from, once the Service is known. Behind a stranger's Service none is made. One that may be written is
+/// whole.
 pub(super) fn of_slice(cached: &Cached, of_service: Source, is_service_there: bool) -> Source {
     let is_vm = cached.workload == Some(WorkloadType::Vm);
     let needs_slice = needs_service(cached) || is_vm && (cached.records != Records::None || is_service_there);
-    if needs_slice && of_service != Source::Stranger { Source::Read } else { Source::Cache }
+    let is_read =
+        needs_slice && of_service != Source::Stranger || cached.is_slice_trimmed && cached.workload.is_some();
+    if is_read { Source::Read } else { Source::Cache }
 }
 
 /// A new object that waits for an address has no Service.
@@ -170,7 +175,8 @@ mod tests {
         #[case] expected: Source,
         #[case] slice: Source,
     ) {
-        let cached = Cached { workload, address, records, service, is_strangers: false };
+        let cached =
+            Cached { workload, address, records, service, is_slice_trimmed: false, is_strangers: false };
         assert_eq!(of_service(&cached), expected);
         assert_eq!(of_slice(&cached, expected, service != CachedService::None), slice);
 
@@ -179,6 +185,12 @@ mod tests {
         assert_eq!(of_service(&cached), if stands_in { Source::Stranger } else { expected });
         if stands_in {
             assert_eq!(of_slice(&cached, Source::Stranger, true), Source::Cache);
+        }
+
+        let cached = Cached { is_slice_trimmed: true, ..cached };
+        let whole = if workload.is_some() { Source::Read } else { slice };
+        for of_service in [Source::Cache, Source::Read, Source::Stranger] {
+            assert_eq!(of_slice(&cached, of_service, false), whole, "one that may be written is whole");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The addresses of the Harvester cluster itself, which no backend may have.
 //!
-//! Its nodes': from the Nodes where the role reads them; the existing role does not. Then from the slice of
+//! Its nodes': from the Nodes where the role reads them; the existing role does not. A Node tells of the network of its pods as
+//! well, in which the node has addresses that its status does not list. Without the right: from the slice of
 //! `default/kubernetes`, which has the addresses of the API servers: the nodes whose impersonation would hurt most. The
 //! source changes with the role, while the program runs. Its own VIP: from the Services of `kube-system`.
 
@@ -12,8 +13,9 @@ use std::{
 
 use controller_kit::Cache;
 use harvester_api::names;
+use ipnet::{IpAdd as _, IpNet};
 use k8s_openapi::api::{
-    core::v1::{Node, Service},
+    core::v1::{Node, NodeSpec, Service},
     discovery::v1::EndpointSlice,
 };
 use kube::{Api, Client, api::ListParams, runtime::watcher};
@@ -149,17 +151,7 @@ impl HostAddresses {
             return;
         }
         tracing::info!("node addresses come from the Nodes");
-        let trim = |node: &mut Node| {
-            node.spec = None;
-            node.metadata.labels = None;
-            node.metadata.annotations = None;
-            if let Some(status) = &mut node.status {
-                let addresses = status.addresses.take();
-                *status = Default::default();
-                status.addresses = addresses;
-            }
-        };
-        let nodes = Cache::start_trimmed(tasks, api, watcher::Config::default(), trim);
+        let nodes = Cache::start_trimmed(tasks, api, watcher::Config::default(), trim_node);
         // the role may have lost the right again: the slice is the source meanwhile
         tokio::select! {
             () = nodes.ready() => {}
@@ -222,9 +214,38 @@ impl HostAddresses {
     }
 }
 
+/// Leaves of a Node what [`of_node`] reads.
+fn trim_node(node: &mut Node) {
+    node.metadata.labels = None;
+    node.metadata.annotations = None;
+    if let Some(spec) = &mut node.spec {
+        let NodeSpec { pod_cidr, pod_cidrs, .. } = std::mem::take(spec);
+        *spec = NodeSpec { pod_cidr, pod_cidrs, ..NodeSpec::default() };
+    }
+    if let Some(status) = &mut node.status {
+        let addresses = status.addresses.take();
+        *status = Default::default();
+        status.addresses = addresses;
+    }
+}
+
 fn of_node(node: &Node) -> Vec<IpAddr> {
-    let addresses = node.status.iter().filter_map(|status| status.addresses.as_ref()).flatten();
-    addresses.filter_map(|address| address.address.parse().ok()).collect()
+    let told = node.status.iter().filter_map(|status| status.addresses.as_ref()).flatten();
+    let told = told.filter_map(|address| address.address.parse::<IpAddr>().ok());
+    let of_pods =
+        node.spec.iter().flat_map(|spec| spec.pod_cidr.iter().chain(spec.pod_cidrs.iter().flatten()));
+    let of_pods = of_pods.filter_map(|network| network.parse::<IpNet>().ok());
+    told.chain(of_pods.flat_map(own_addresses)).collect()
+}
+
+/// The node's own addresses in the network of its pods: Flannel gives it the network's address, bridges of CNI have the first
+/// one, and `host-local`, the IPAM of Harvester's Canal, gives neither to a pod.
+fn own_addresses(pods: IpNet) -> impl Iterator<Item = IpAddr> {
+    let first: IpAddr = match pods.network() {
+        IpAddr::V4(network) => network.saturating_add(1).into(),
+        IpAddr::V6(network) => network.saturating_add(1).into(),
+    };
+    [pods.network(), first].into_iter().filter(move |address| pods.contains(address))
 }
 
 fn of_slice(slice: &EndpointSlice) -> Vec<IpAddr> {
@@ -242,7 +263,8 @@ fn of_service(service: &Service) -> Vec<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use rstest::rstest;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -261,5 +283,36 @@ mod tests {
             json!({"loadBalancer": {"ingress": [{"ip": "192.168.7.3"}, {"hostname": "harvester.local"}]}});
         let service = json!({"metadata": {"name": "ingress-expose"}, "status": status});
         assert_eq!(of_service(&serde_json::from_value(service).unwrap()), [IpAddr::from([192, 168, 7, 3])]);
+    }
+
+    #[rstest]
+    #[case::none(json!({}), &[])]
+    #[case::one(json!({"podCIDR": "10.52.3.0/24"}), &["10.52.3.0", "10.52.3.1"])]
+    #[case::two(json!({"podCIDR": "10.52.3.0/24", "podCIDRs": ["10.52.3.0/24", "fd00:52:0:3::/64"]}),
+        &["10.52.3.0", "10.52.3.1", "fd00:52:0:3::", "fd00:52:0:3::1"])]
+    #[case::of_one_address(json!({"podCIDRs": ["10.52.3.7/32"]}), &["10.52.3.7"])]
+    #[case::no_network(json!({"podCIDRs": ["10.52.3.0"]}), &[])]
+    fn the_first_two_addresses_of_the_network_of_its_pods_are_the_nodes(
+        #[case] spec: Value,
+        #[case] expected: &[&str],
+    ) {
+        let mut node = serde_json::from_value(json!({"metadata": {"name": "host-1"}, "spec": spec})).unwrap();
+        trim_node(&mut node);
+        let expected: BTreeSet<IpAddr> = expected.iter().map(|text| text.parse().unwrap()).collect();
+        assert_eq!(BTreeSet::from_iter(of_node(&node)), expected);
+    }
+
+    #[test]
+    fn of_a_node_nothing_is_kept_but_its_addresses_and_the_networks_of_its_pods() {
+        let node = json!({"metadata": {"name": "host-1", "labels": {"a": "b"}, "annotations": {"large": "x"}},
+            "spec": {"podCIDR": "10.52.3.0/24", "podCIDRs": ["10.52.3.0/24"], "providerID": "x", "taints": [{"key": "a",
+                "effect": "NoSchedule"}]},
+            "status": {"addresses": [{"type": "InternalIP", "address": "192.168.7.1"}], "images": [{"names": ["x"]}]}});
+        let mut node: Node = serde_json::from_value(node).unwrap();
+        trim_node(&mut node);
+        let kept = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "host-1"},
+            "spec": {"podCIDR": "10.52.3.0/24", "podCIDRs": ["10.52.3.0/24"]},
+            "status": {"addresses": [{"type": "InternalIP", "address": "192.168.7.1"}]}});
+        assert_eq!(serde_json::to_value(&node).unwrap(), kept);
     }
 }

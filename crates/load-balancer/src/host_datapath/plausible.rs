@@ -1,7 +1,8 @@
 //! The rules for the addresses that a backend may have.
 //!
 //! They come from the guest agent, that is, from inside the tenant's VM: a guest could name the API server, a node
-//! or another tenant's address, and both traffic and probes would go there.
+//! or a load balancer's address, and both traffic and probes would go there. Any other address is taken as the VM's own: nothing
+//! here knows whose machine has it, within the network of the pods neither.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -106,6 +107,7 @@ mod tests {
     #[case("10.52.3.4", Nic::PodNetwork, None)]
     #[case("10.52.3.4", Nic::Other, Some(Implausible::Pod))]
     #[case("192.168.7.1", Nic::Other, Some(Implausible::Node))]
+    #[case("10.52.3.1", Nic::PodNetwork, Some(Implausible::Node))]
     #[case("192.168.7.200", Nic::Other, Some(Implausible::Vip))]
     #[case("fd00:53::1", Nic::PodNetwork, Some(Implausible::Service))]
     #[case("fd00:52::9", Nic::PodNetwork, None)]
@@ -114,7 +116,7 @@ mod tests {
     #[case("::ffff:127.0.0.1", Nic::Other, Some(Implausible::Loopback))]
     #[case("::ffff:10.53.0.1", Nic::PodNetwork, Some(Implausible::Service))]
     #[case("::ffff:192.168.7.1", Nic::Other, Some(Implausible::Node))]
-    fn only_addresses_of_the_tenants_own_vms_are_plausible(
+    fn addresses_of_harvester_of_load_balancers_and_of_no_single_machine_are_refused(
         #[case] address: IpAddr,
         #[case] nic: Nic,
         #[case] expected: Option<Implausible>,
@@ -125,7 +127,7 @@ mod tests {
             pod_cidrs: &["10.52.0.0/16", "fd00:52::/64"].map(|cidr| cidr.parse().unwrap()),
             service_cidrs: &["10.53.0.0/16", "fd00:53::/64"].map(|cidr| cidr.parse().unwrap()),
             taken: &|address| match address.to_string().as_str() {
-                "192.168.7.1" | "fd00:7::1" => Some(Implausible::Node),
+                "192.168.7.1" | "10.52.3.1" | "fd00:7::1" => Some(Implausible::Node),
                 "192.168.7.200" => Some(Implausible::Vip),
                 _ => None,
             },

@@ -6,12 +6,16 @@ use std::sync::Arc;
 use controller_kit::{Cache, ObjectKey, RawObject, refusal, replace};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, PostParams, Preconditions};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::{caches::is_trimmed, ownership::is_labelled};
+use crate::{
+    caches::{is_of_kubernetes, is_trimmed},
+    ownership::is_labelled,
+};
 
 /// The write that an object needs, if it needs one.
 #[derive(Clone, Debug, PartialEq)]
@@ -118,7 +122,8 @@ pub(crate) async fn carry_out<K: DatapathKind>(
 }
 
 /// The newest version known of an object. The watch tells only of those with our label: one of somebody else's, and one
-/// of ours that lost the label, is read from the server, and so is one of which the cache does not hold all.
+/// of ours that lost the label or was given that of Kubernetes' slices, is read from the server, and so is one of which
+/// the cache does not hold all.
 pub(crate) async fn find<K: DatapathKind>(
     client: &Client,
     cache: &Cache<RawObject<K>>,
@@ -164,8 +169,9 @@ pub(crate) fn remember<K: DatapathKind>(cache: &Cache<RawObject<K>>, object: Raw
     }
 }
 
-fn is_watched(object: &impl Resource) -> bool {
-    is_labelled(object.meta())
+fn is_watched<K: DatapathKind>(object: &RawObject<K>) -> bool {
+    let is_slice = K::kind(&()) == EndpointSlice::kind(&());
+    is_labelled(object.meta()) && !(is_slice && is_of_kubernetes(object))
 }
 
 /// Deletes a Service, if it still is the one that `cache` knows.

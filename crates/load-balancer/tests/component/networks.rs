@@ -3,7 +3,7 @@
 use harvester_api::{LoadBalancer, VirtualMachineInstance, annotations, condition};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde_json::{Value, json};
-use test_cluster::TestCluster;
+use test_cluster::{Rights, TestCluster};
 
 use super::lab::Lab;
 
@@ -70,6 +70,26 @@ test_cluster::component_tests! {
         lab.writes();
         lab.cluster.settle().await;
         assert_eq!(lab.writes(), [""; 0], "at rest nothing is written");
+    }
+
+    // docs/contract/addresses.md#8: only our role lists Nodes
+    #[each_role]
+    async fn an_address_that_a_node_has_in_the_network_of_its_pods_is_no_backends(cluster: TestCluster) {
+        cluster.harvester.apply(
+            "{apiVersion: v1, kind: Node, metadata: {name: host-1}, spec: {podCIDR: 10.52.0.0/24, podCIDRs: [10.52.0.0/24]}}",
+        ).await;
+        let lab = serving(cluster).await;
+        for address in ["10.52.0.1", "10.52.0.0"] {
+            report(&lab, json!([{"name": "default", "ipAddress": address}])).await;
+            if lab.cluster.rights() == Rights::Existing {
+                lab.until_endpoints(&[format!("{address}+").as_str()]).await;
+                continue;
+            }
+            lab.until_endpoints(&["dummy+"]).await;
+            lab.until_ready_says(&format!(
+                "running backend servers have no IP; {address} of VM api-1 is the address of a Harvester node"
+            )).await;
+        }
     }
 
     // docs/contract/load-balancer.md#5.5

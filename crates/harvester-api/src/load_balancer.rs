@@ -188,7 +188,7 @@ pub struct LoadBalancerStatus {
     pub address: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
-    /// What the health check knows of each backend. An addition of ours: absent on older schemas.
+    /// What the health check knows of each backend, of 1,000 at most. An addition of ours: absent on older schemas.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub backends: Vec<BackendStatus>,
 }

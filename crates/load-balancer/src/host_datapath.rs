@@ -42,7 +42,7 @@ use kube::{Resource as _, ResourceExt as _};
 use program::TaskGroup;
 
 pub(crate) use backends::BackendId;
-pub(crate) use served::Served;
+pub(crate) use served::{MOST_LISTED, Served, is_usable, may_differ_by_idle_vms};
 
 use crate::{
     Config,
@@ -280,11 +280,12 @@ pub(crate) fn decide(seen: &Seen<'_>) -> DatapathPlan {
             return DatapathPlan { probes, unwatched: refused.is_some(), ..closed };
         }
         let still = still_served(&owner, service, slice, refusal);
+        let Served { backends, left_out, .. } = served_by(seen, &ready);
         return DatapathPlan {
             slice: Write::Nothing,
             service: Write::Nothing,
             probes,
-            served: Served { backends: served_by(seen, &ready).backends, ..still },
+            served: Served { backends, left_out, ..still },
             returns_in,
             unwatched: refused.is_some(),
         };
@@ -414,6 +415,7 @@ fn still_served(
         backend_servers: recorded.keys().map(|id| id.address.to_string()).collect(),
         address: announced.to_owned(),
         backends: Vec::new(),
+        left_out: 0,
         waiting: Some(waiting),
         note: None,
     }

@@ -116,7 +116,7 @@ pub(crate) struct SeenAddress {
 pub(crate) enum Step {
     /// The object: finalizer and status, or its last version.
     WriteObject(Value),
-    /// [`Step::WriteObject`] of which nothing but the state of backends in `status.backends` is new.
+    /// [`Step::WriteObject`] of which nothing is new but the state of backends, and of VMs without usable address.
     WriteBackendStatus(Value),
     WriteSlice(Write),
     /// [`Step::WriteSlice`] from which these backends are missing, and which does not wait.

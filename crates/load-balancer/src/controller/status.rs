@@ -2,13 +2,13 @@
 //! was read.
 
 use controller_kit::RawObject;
-use harvester_api::{AllocatedAddress, BackendStatus, LoadBalancer, finalizers};
+use harvester_api::{AllocatedAddress, BackendStatus, LoadBalancer, condition::READY, finalizers};
 use serde_json::{Map, Value, json};
 
 use super::families;
 use crate::{
     condition::{self, Ready},
-    host_datapath::{Served, source_ranges},
+    host_datapath::{self, MOST_LISTED, Served, source_ranges},
 };
 
 /// The status that the object should have.
@@ -51,19 +51,48 @@ pub(crate) fn write(lb: &RawObject<LoadBalancer>, shown: &Shown<'_>, now: &str) 
     })
 }
 
-/// Whether `written` says nothing new but the state of backends: they are those that `lb` shows.
+/// Whether `written` says nothing new but the state of backends, which are those that `lb` shows, and which VMs have no usable
+/// address: a user who labels one of these changes the status of every load balancer that selects by the label.
 pub(crate) fn is_only_backend_status(lb: &RawObject<LoadBalancer>, written: &Value) -> bool {
-    let names = |json: &Value| -> Vec<[Value; 2]> {
-        let backends = json.pointer("/status/backends").and_then(Value::as_array);
-        let name = |backend: &Value| [backend["name"].clone(), backend["address"].clone()];
-        backends.into_iter().flatten().map(name).collect()
-    };
     let mut read = lb.json();
-    if names(&read) != names(written) {
+    let (before, after) = (usable(&read), usable(written));
+    // of more backends than the list takes readiness decides which are in it
+    if before != after && before.len().min(after.len()) < MOST_LISTED {
         return false;
     }
-    read["status"]["backends"] = written["status"]["backends"].clone();
+    let status = condition::status_of(&mut read);
+    match written.pointer("/status/backends") {
+        Some(backends) => status.insert("backends".to_owned(), backends.clone()),
+        None => status.remove("backends"),
+    };
+    let before = status.get_mut("conditions").and_then(Value::as_array_mut);
+    let before = before.and_then(|all| all.iter_mut().find(|condition| condition["type"] == READY));
+    let after = written.pointer("/status/conditions").and_then(Value::as_array);
+    let after = after.and_then(|all| all.iter().find(|condition| condition["type"] == READY));
+    if let (Some(before), Some(after)) = (before, after)
+        && before["status"] == after["status"]
+        && host_datapath::may_differ_by_idle_vms(explained(before), explained(after))
+    {
+        *before = after.clone();
+    }
     read == *written
+}
+
+/// Names and addresses of the listed backends that have a usable address.
+fn usable(json: &Value) -> Vec<[&str; 2]> {
+    let backends = json.pointer("/status/backends").and_then(Value::as_array);
+    let listed = backends.into_iter().flatten();
+    let usable = listed
+        .filter(|backend| host_datapath::is_usable(text(backend, "address"), text(backend, "lastError")));
+    usable.map(|backend| [text(backend, "name"), text(backend, "address")]).collect()
+}
+
+fn explained(condition: &Value) -> [&str; 2] {
+    [text(condition, "reason"), text(condition, "message")]
+}
+
+fn text<'a>(json: &'a Value, key: &str) -> &'a str {
+    json[key].as_str().unwrap_or_default()
 }
 
 /// The object without our finalizer, if it has it.
@@ -232,6 +261,69 @@ mod tests {
         );
         let after = write(&lb, &shown(None), "now").unwrap();
         assert_eq!(after["status"]["allocatedAddress"], json!({"mark": "x"}));
+    }
+
+    fn listed(name: &str, address: &str, last_error: &str) -> Value {
+        json!({"name": name, "address": address, "ready": false, "lastError": last_error})
+    }
+
+    const REFUSED: &str = "not used: 10.1.1.1 is a VIP";
+
+    #[rstest]
+    #[case::another_error(json!([listed("a", "10.1.1.1", "HTTP 503")]), json!([listed("a", "10.1.1.1", "HTTP 500")]), true)]
+    #[case::one_is_usable_more(json!([]), json!([listed("a", "10.1.1.1", "")]), false)]
+    #[case::one_is_usable_less(json!([listed("a", "10.1.1.1", "")]), json!([]), false)]
+    #[case::its_address_is_refused(json!([listed("a", "10.1.1.1", "")]), json!([listed("a", "10.1.1.1", REFUSED)]), false)]
+    #[case::another_vm_has_the_address(json!([listed("a", "10.1.1.1", "")]), json!([listed("b", "10.1.1.1", "")]), false)]
+    #[case::one_without_address_more(json!([]), json!([listed("a", "", "the VM reports no IPv4 address")]), true)]
+    #[case::one_with_a_refused_address_less(
+        json!([listed("a", "10.1.1.1", REFUSED), listed("b", "10.1.1.2", "")]), json!([listed("b", "10.1.1.2", "")]), true)]
+    fn vms_without_usable_address_are_told_as_the_state_of_backends_is(
+        #[case] before: Value,
+        #[case] after: Value,
+        #[case] expected: bool,
+    ) {
+        let status = |backends: Value| {
+            let mut status = json!({"address": "10.0.0.7"});
+            if backends != json!([]) {
+                status["backends"] = backends;
+            }
+            read(&status)
+        };
+        assert_eq!(is_only_backend_status(&status(before), &status(after).json()), expected);
+    }
+
+    #[test]
+    fn readiness_that_decides_which_backends_a_full_list_has_is_no_more_than_readiness() {
+        let full = |first: usize| {
+            let backends: Vec<_> =
+                (first..first + MOST_LISTED).map(|n| listed(&format!("web-{n}"), "10.1.1.1", "")).collect();
+            read(&json!({"backends": backends}))
+        };
+        assert!(is_only_backend_status(&full(0), &full(1).json()));
+    }
+
+    #[rstest]
+    #[case::nobody_has_an_address(["False", "NoBackends", ""], ["False", "BackendsWithoutAddress", ""], true)]
+    #[case::nobody_is_left(["False", "BackendsWithoutAddress", ""], ["False", "NoBackends", ""], true)]
+    #[case::another_address_is_refused(
+        ["False", "BackendsWithoutAddress", "a"], ["False", "BackendsWithoutAddress", "b"], true)]
+    // it is the address of which another note tells
+    #[case::another_note(["False", "NoBackends", "a"], ["False", "NoBackends", "b"], false)]
+    #[case::serving(["False", "BackendsWithoutAddress", ""], ["True", "AddressAllocated", ""], false)]
+    #[case::unhealthy(["False", "NoBackends", ""], ["False", "NoHealthyBackend", ""], false)]
+    #[case::no_room(["True", "AddressAllocated", ""],
+        ["True", "AddressAllocated", "status.backends has no room for 1 more of the selected VMs"], true)]
+    fn a_turn_between_two_reasons_of_no_backend_is_told_as_the_state_of_backends_is(
+        #[case] before: [&str; 3],
+        #[case] after: [&str; 3],
+        #[case] expected: bool,
+    ) {
+        let status = |[status, reason, message]: [&str; 3]| {
+            read(&json!({"conditions": [{"type": "Other", "status": "True"},
+                {"type": "Ready", "status": status, "reason": reason, "message": message, "lastUpdateTime": message}]}))
+        };
+        assert_eq!(is_only_backend_status(&status(before), &status(after).json()), expected);
     }
 
     #[test]

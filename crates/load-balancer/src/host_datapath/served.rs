@@ -11,6 +11,16 @@ use ipam::Family;
 use super::backends::{Backend, BackendId, Selected};
 use super::probes;
 
+/// `status.backends` has at most so many entries: as many as a slice takes.
+pub(crate) const MOST_LISTED: usize = 1_000;
+/// The reasons of a load balancer that selects no VM, and of one whose VMs have no usable address.
+const NO_BACKENDS: &str = "NoBackends";
+const WITHOUT_ADDRESS: &str = "BackendsWithoutAddress";
+/// The beginning of what is told of VMs that are selected and not listed.
+const NO_ROOM: &str = "status.backends has no room for";
+/// The beginning of the `lastError` of a VM whose address is refused.
+const NOT_USED: &str = "not used: ";
+
 /// The host datapath's part of the status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Served {
@@ -20,10 +30,34 @@ pub(crate) struct Served {
     pub(crate) address: String,
     /// `status.backends`; left out of the write where the CRD does not know it.
     pub(crate) backends: Vec<BackendStatus>,
+    /// The number of selected VMs that [`MOST_LISTED`] keeps out of `backends`.
+    pub(crate) left_out: usize,
     /// Why the load balancer is not ready, and what it waits for; `None` when it is.
     pub(crate) waiting: Option<Explanation>,
     /// Told also of a load balancer that waits for nothing: on which networks its VMs are reached.
     pub(crate) note: Option<String>,
+}
+
+impl Served {
+    /// Told with `status.backends` where it lacks some of the selected VMs.
+    pub(crate) fn no_room(&self) -> Option<String> {
+        (self.left_out > 0).then(|| format!("{NO_ROOM} {} more of the selected VMs", self.left_out))
+    }
+}
+
+/// Whether an entry of `status.backends` is that of a VM with a usable address.
+pub(crate) fn is_usable(address: &str, last_error: &str) -> bool {
+    !address.is_empty() && !last_error.starts_with(NOT_USED)
+}
+
+/// Whether two Ready conditions, each a reason and a message, may differ by VMs alone that have no usable address or no room in the
+/// list. A user who labels VMs changes these without limit, and no traffic follows them.
+pub(crate) fn may_differ_by_idle_vms(before: [&str; 2], after: [&str; 2]) -> bool {
+    let ([was, _], [is, _]) = (before, after);
+    if was == is {
+        return is == WITHOUT_ADDRESS || [before, after].iter().any(|[_, message]| message.contains(NO_ROOM));
+    }
+    [was, is].iter().all(|reason| [NO_BACKENDS, WITHOUT_ADDRESS].contains(reason))
 }
 
 /// Everything that the status follows from.
@@ -48,10 +82,12 @@ pub(crate) struct Seen<'a> {
 
 /// The status. The messages are the Go program's: people and programs know them.
 pub(crate) fn served(seen: &Seen<'_>) -> Served {
+    let (backends, left_out) = backends(seen);
     Served {
         backend_servers: seen.ready.iter().map(|(backend, _)| backend.id.address.to_string()).collect(),
         address: seen.announced.unwrap_or_default().to_owned(),
-        backends: backends(seen),
+        backends,
+        left_out,
         waiting: waiting(seen),
         note: seen.selected.note.clone(),
     }
@@ -79,11 +115,11 @@ fn waiting(seen: &Seen<'_>) -> Option<Explanation> {
         Some(_) => {}
     }
     if ready.is_empty() && selected.unusable.is_empty() {
-        return wait("NoBackends", "no running backend servers".to_owned());
+        return wait(NO_BACKENDS, "no running backend servers".to_owned());
     }
     if ready.is_empty() {
         let message = format!("running backend servers have no IP{}", refusals(selected));
-        return wait("BackendsWithoutAddress", message);
+        return wait(WITHOUT_ADDRESS, message);
     }
     if ready.iter().all(|(_, ready)| !ready) {
         let message = format!(
@@ -117,7 +153,9 @@ fn refusals(selected: &Selected) -> String {
         .collect()
 }
 
-fn backends(seen: &Seen<'_>) -> Vec<BackendStatus> {
+/// The list, in the order of names, and the number of VMs for which it has no room: backends that are ready come in first, then
+/// other backends, and VMs without usable address last, each in the order of names.
+fn backends(seen: &Seen<'_>) -> (Vec<BackendStatus>, usize) {
     let usable = seen.ready.iter().map(|(backend, ready)| {
         let error = seen.verdicts.get(&backend.id).and_then(|verdict| verdict.error.as_ref());
         let last_error = error.map(ToString::to_string).unwrap_or_default();
@@ -125,29 +163,35 @@ fn backends(seen: &Seen<'_>) -> Vec<BackendStatus> {
     });
     let unusable = seen.selected.unusable.iter().map(|unusable| {
         let (address, error) = match unusable.refused {
-            Some((address, why)) => (address.to_string(), format!("not used: {address} {why}")),
+            Some((address, why)) => (address.to_string(), format!("{NOT_USED}{address} {why}")),
             None => (String::new(), format!("the VM reports no {} address", seen.family)),
         };
         (unusable.name.clone(), address, false, error)
     });
+    let mut all: Vec<_> = usable.chain(unusable).collect();
+    // stable: of two alike the first by name stays the first
+    all.sort_by_key(|(_, _, ready, _)| !ready);
+    let left_out = all.len().saturating_sub(MOST_LISTED);
+    all.truncate(MOST_LISTED);
     let before: HashMap<_, _> = seen
         .before
         .iter()
         .map(|before| ((before.name.as_str(), before.address.as_str(), before.ready), before))
         .collect();
-    let mut backends: Vec<BackendStatus> = usable
-        .chain(unusable)
+    let mut backends: Vec<BackendStatus> = all
+        .into_iter()
         .map(|(name, address, ready, last_error)| {
             let before = before.get(&(name.as_str(), address.as_str(), ready));
             let since = before.map_or(seen.now, |before| &before.since).to_owned();
             // after a restart nothing is known of it until its probes have failed again: the error stands
-            let stands = before.filter(|_| !ready && last_error.is_empty());
+            let stands = before
+                .filter(|before| !ready && last_error.is_empty() && !before.last_error.starts_with(NOT_USED));
             let last_error = stands.map_or(last_error, |before| before.last_error.clone());
             BackendStatus { name, address, ready, last_error, since }
         })
         .collect();
     backends.sort_by(|one, other| one.name.cmp(&other.name));
-    backends
+    (backends, left_out)
 }
 
 #[cfg(test)]
@@ -307,5 +351,45 @@ mod tests {
         assert_eq!(told(false, None)[0], down);
         assert_eq!(told(false, Some(DialError::Closed))[0].last_error, DialError::Closed.to_string());
         assert_eq!(told(true, None)[0].last_error, "");
+    }
+
+    #[test]
+    fn a_backend_whose_address_is_used_again_is_no_longer_said_to_have_a_refused_one() {
+        let (selected, db, verdicts) = (Selected::default(), backend("db", 12), BTreeMap::new());
+        let refused = BackendStatus {
+            name: "db".to_owned(),
+            address: "192.168.7.12".to_owned(),
+            last_error: "not used: 192.168.7.12 is a loopback address".to_owned(),
+            ..BackendStatus::default()
+        };
+        let (before, ready) = ([refused], [(db, false)]);
+        let served = served(&Seen { before: &before, ..seen(&selected, &ready, &verdicts) });
+        assert_eq!(served.backends[0].last_error, "");
+    }
+
+    #[test]
+    fn of_ten_thousand_vms_a_thousand_are_listed_and_the_rest_is_counted() {
+        let idle = |n| Unusable { name: format!("idle-{n:0>4}"), refused: None };
+        let selected = Selected { unusable: (0..9_990).map(idle).collect(), ..Selected::default() };
+        let ready: Vec<_> = (0..10).map(|n| (backend(&format!("web-{n}"), n), n == 9)).collect();
+        let verdicts = BTreeMap::new();
+        let first = served(&seen(&selected, &ready, &verdicts));
+        let names: Vec<_> = first.backends.iter().map(|backend| backend.name.as_str()).collect();
+        assert_eq!((names.len(), names[989]), (1_000, "idle-0989"));
+        assert_eq!(names[990..], ready.iter().map(|(backend, _)| backend.name.as_str()).collect::<Vec<_>>());
+        let told = "status.backends has no room for 9000 more of the selected VMs";
+        assert_eq!(first.no_room().as_deref(), Some(told));
+        let later = Seen { before: &first.backends, now: "later", ..seen(&selected, &ready, &verdicts) };
+        assert_eq!(served(&later), first, "and stay listed");
+    }
+
+    #[test]
+    fn of_more_backends_than_a_slice_takes_those_that_are_ready_are_listed() {
+        let (selected, verdicts) = (Selected::default(), BTreeMap::new());
+        let ready: Vec<_> = (0..1_001).map(|n| (backend(&format!("web-{n:0>4}"), 11), n >= 900)).collect();
+        let served = served(&seen(&selected, &ready, &verdicts));
+        let is_listed = |name: &str| served.backends.iter().any(|backend| backend.name == name);
+        assert_eq!((served.backends.len(), served.left_out), (1_000, 1));
+        assert_eq!(["web-0898", "web-0899", "web-1000"].map(is_listed), [true, false, true]);
     }
 }

@@ -91,12 +91,21 @@ impl Lab {
 
     /// A VM with label `tier: <tier>` and one address.
     pub(crate) async fn vm(&self, name: &str, tier: &str, address: &str) {
+        self.vm_with(name, tier, &format!("{{name: vlan, ipAddress: {address}}}")).await;
+    }
+
+    /// A VM with label `tier: <tier>` and no address.
+    pub(crate) async fn vm_without_address(&self, name: &str, tier: &str) {
+        self.vm_with(name, tier, "").await;
+    }
+
+    async fn vm_with(&self, name: &str, tier: &str, interfaces: &str) {
         self.cluster
             .harvester
             .apply(&format!(
                 "{{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstance,
                    metadata: {{name: {name}, namespace: team-a, labels: {{tier: {tier}}}}}, spec: {{domain: {{devices: {{}}}}}},
-                   status: {{interfaces: [{{name: vlan, ipAddress: {address}}}]}}}}"
+                   status: {{interfaces: [{interfaces}]}}}}"
             ))
             .await;
     }

@@ -130,7 +130,8 @@ pub(super) fn serve(
     // a refused wish is read from the condition up to its end
     let has_nowhere_to_tell = !seen.has_backends_field && !served.backends.is_empty();
     let no_field = has_nowhere_to_tell.then(|| NO_BACKENDS.to_owned());
-    let note = address::joined([no_field, served.note.clone(), note]);
+    let no_room = served.no_room().filter(|_| seen.has_backends_field);
+    let note = address::joined([no_field, no_room, served.note.clone(), note]);
     if let Some(refusal) = waiting.as_ref().filter(|waiting| waiting.reason == TOO_MANY_LISTENERS)
         && shown_reason(lb) != Some(TOO_MANY_LISTENERS)
     {

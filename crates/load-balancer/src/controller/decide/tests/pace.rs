@@ -42,6 +42,85 @@ fn a_write_that_carries_only_verdicts_waits_and_every_other_goes_out_at_once() {
     assert_eq!(steps(&renamed), ["write object"], "a backend is another");
 }
 
+fn without_address(name: &str) -> backends::Unusable {
+    backends::Unusable { name: name.to_owned(), refused: None }
+}
+
+/// The object after the PUT that the only step makes: one of backend status.
+fn with_backend_status(seen: &Seen) -> Seen {
+    let steps = decide(seen).steps;
+    let [Step::WriteBackendStatus(json)] = &steps[..] else { panic!("{steps:?}") };
+    Seen { object: Some(Arc::new(RawObject::from_json(json.clone()).unwrap())), ..seen.clone() }
+}
+
+// somebody writes the label of a VM on and off that never runs
+#[rstest]
+#[case::beside_one_that_serves(true, true)]
+#[case::as_the_only_one(false, true)]
+#[case::where_the_crd_has_no_list(false, false)]
+fn a_vm_without_usable_address_comes_and_goes_at_the_pace_of_backend_status(
+    #[case] is_served: bool,
+    #[case] has_backends_field: bool,
+) {
+    let one = [backend("api-1", 11)];
+    let one = if is_served { &one[..] } else { &[] };
+    let listed = json!({"status": {"backends": [{"name": "api-1", "address": "192.168.7.11", "ready": true, "since": "then"}],
+        "conditions": [{"type": "Ready", "status": "True", "reason": "AddressAllocated"}]}});
+    let mut without = Seen { has_backends_field, ..selecting(one, one) };
+    if is_served {
+        without.object = without.object.map(|lb| patched(&lb, &listed));
+    }
+    assert_eq!(steps(&without), [""; 0]);
+    let mut with = without.clone();
+    with.backends.selected.unusable.push(without_address("api-2"));
+    let waiting = Seen { backend_status_in: Some(LATER), ..with.clone() };
+    assert_eq!((steps(&waiting), decide(&waiting).again), (vec![], Some(LATER)), "it comes");
+
+    let shown = with_backend_status(&with);
+    assert_eq!(steps(&shown), [""; 0]);
+    let gone = Seen { object: shown.object.clone(), ..without };
+    let waiting = Seen { backend_status_in: Some(LATER), ..gone.clone() };
+    assert_eq!((steps(&waiting), decide(&waiting).again), (vec![], Some(LATER)), "it goes");
+    assert_eq!(steps(&with_backend_status(&gone)), [""; 0]);
+
+    let elsewhere = json!({"status": {"address": "10.0.1.9"}});
+    let elsewhere = Seen { object: gone.object.as_ref().map(|lb| patched(lb, &elsewhere)), ..gone };
+    assert_eq!(steps(&Seen { backend_status_in: Some(LATER), ..elsewhere }), ["write object"]);
+}
+
+#[test]
+fn a_vm_that_gets_a_usable_address_is_told_at_once() {
+    let one = [backend("api-1", 11)];
+    let mut idle = Seen { has_backends_field: true, ..selecting(&[], &[]) };
+    idle.backends.selected.unusable.push(without_address("api-1"));
+    let shown = with_backend_status(&idle).object;
+    let served = json!({"status": {"backendServers": ["192.168.7.11"],
+        "conditions": [{"type": "Ready", "status": "True", "reason": "AddressAllocated"}]}});
+    let seen = Seen { has_backends_field: true, backend_status_in: Some(LATER), ..selecting(&one, &one) };
+    let seen = Seen { object: shown.map(|lb| patched(&lb, &served)), ..seen };
+    assert_eq!(steps(&seen), ["write object"]);
+}
+
+#[test]
+fn the_number_of_vms_that_the_list_has_no_room_for_is_told_at_the_pace_of_backend_status() {
+    let one = [backend("api-1", 11)];
+    let listed =
+        json!({"status": {"backends": [{"name": "api-1", "address": "192.168.7.11", "ready": true}]}});
+    let mut seen = Seen { has_backends_field: true, ..selecting(&one, &one) };
+    seen.object = seen.object.map(|lb| patched(&lb, &listed));
+    seen.backends.selected.unusable = (0..1_500).map(|n| without_address(&format!("idle-{n:0>4}"))).collect();
+    for more in [501, 502] {
+        let shown = with_backend_status(&seen);
+        let status = shown.object.as_ref().unwrap().json()["status"].clone();
+        assert_eq!(status["backends"].as_array().map(Vec::len), Some(1_000));
+        let told = format!("status.backends has no room for {more} more of the selected VMs");
+        assert_eq!(status["conditions"][0]["message"], told);
+        assert_eq!(steps(&shown), [""; 0], "it is told once");
+        seen = shown;
+        seen.backends.selected.unusable.push(without_address("idle-9999"));
+    }
+}
+
 #[test]
 fn where_the_crd_has_no_list_of_backends_the_condition_says_so() {
     let seen = probed([true, true], [true, true]);

@@ -33,6 +33,7 @@ mod rotator;
 mod secret;
 mod server;
 mod status;
+mod steps;
 mod stored;
 
 use std::io;

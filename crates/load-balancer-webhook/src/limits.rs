@@ -44,7 +44,16 @@ const VALUES: Limit = Limit {
     most: 20_000,
     advice: "remove some",
 };
-/// The controller keeps all objects in memory. One of a hundred listeners and five hundred source ranges has about 40 KiB.
+/// The controller keeps all objects in memory, where a short label takes twenty times its text. One of a hundred listeners and
+/// a thousand values of a selector under a hundred keys has about 1,700.
+const OWN_VALUES: Limit = Limit {
+    field: "the object",
+    counted: "fields and list entries beside status and metadata.managedFields",
+    count: |size| size.own_values,
+    most: 3_000,
+    advice: "remove annotations or labels",
+};
+/// One of a hundred listeners and five hundred source ranges has about 40 KiB.
 const BYTES: Limit = Limit {
     field: "the object",
     counted: "bytes of text beside status and metadata.managedFields",
@@ -91,6 +100,8 @@ pub(crate) struct Size {
     quotas: usize,
     /// Fields and list entries, at any depth.
     values: usize,
+    /// Those of them that are not of the status and of managedFields.
+    own_values: usize,
     /// Bytes of texts and of the names of fields, but for those of the status and of managedFields.
     bytes: usize,
 }
@@ -201,7 +212,7 @@ impl<'a> Outline<'a> {
         let limits: &[Limit] = match kind.kind.as_ref() {
             _ if kind.group != GROUP => &[],
             "LoadBalancer" if user_info.username == policy.status_writer => &[LISTENERS],
-            "LoadBalancer" => &[LISTENERS, VALUES, BYTES],
+            "LoadBalancer" => &[LISTENERS, VALUES, OWN_VALUES, BYTES],
             "IPPool" => &[RANGES, SCOPES, QUOTA],
             _ => &[],
         };
@@ -290,6 +301,11 @@ impl At {
         if self == Self::Unmeasured { Self::Unmeasured } else { Self::Elsewhere }
     }
 
+    /// What a field or list entry counts here.
+    fn own_value(self) -> usize {
+        usize::from(self != Self::Unmeasured)
+    }
+
     /// What a text counts here.
     fn bytes(self, text: &str) -> usize {
         if self == Self::Unmeasured { 0 } else { text.len() }
@@ -346,6 +362,7 @@ impl<'de> Visitor<'de> for Measure<'_> {
         let Self { size, at } = self;
         while entries.next_element_seed(Measure { size, at: at.entry() })?.is_some() {
             size.values += 1;
+            size.own_values += at.own_value();
             match at {
                 At::Listeners => size.listeners += 1,
                 At::Ranges => size.ranges += 1,
@@ -361,6 +378,7 @@ impl<'de> Visitor<'de> for Measure<'_> {
         let Self { size, at } = self;
         while let Some((at, bytes)) = fields.next_key_seed(Field(at))? {
             size.values += 1;
+            size.own_values += at.own_value();
             size.bytes += bytes;
             fields.next_value_seed(Measure { size, at })?;
         }

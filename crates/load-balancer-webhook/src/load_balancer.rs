@@ -22,7 +22,8 @@ use crate::{Policy, dns, status};
 
 /// At most so many backend ports are listed in a message.
 const PORTS_LISTED: usize = 20;
-/// A selector is compared with every VM of its namespace. No slice holds more than 1,000 backends.
+/// A selector is compared with every VM of its namespace. No slice holds more than 1,000 backends, so no more values are
+/// needed under all keys together.
 const SELECTOR_KEYS: usize = 100;
 const SELECTOR_VALUES: usize = 1_000;
 
@@ -327,17 +328,20 @@ fn selector(selector: &BTreeMap<String, Vec<String>>, old: &Value, faults: &mut 
             ))
         });
     }
+    let count: usize = selector.values().map(Vec::len).sum();
+    let stood = || -> usize {
+        let lists = old.as_object().into_iter().flat_map(serde_json::Map::values);
+        lists.filter_map(Value::as_array).map(Vec::len).sum()
+    };
+    if count > SELECTOR_VALUES && count > stood() {
+        faults.add(|| {
+            Fault::invalid(format!(
+                "backendServerSelector has {count} values, at most {SELECTOR_VALUES} are allowed under all keys together: \
+                 give the VMs a label of their own"
+            ))
+        });
+    }
     for (key, values) in selector {
-        let count = values.len();
-        if count > SELECTOR_VALUES && count > old[key].as_array().map_or(0, Vec::len) {
-            faults.add(|| {
-                Fault::invalid(format!(
-                    "backendServerSelector {} has {count} values, at most {SELECTOR_VALUES} are allowed: give the VMs a \
-                     label of their own",
-                    quoted(key)
-                ))
-            });
-        }
         if values.is_empty() {
             faults.add(|| {
                 Fault::invalid(format!(

@@ -56,6 +56,16 @@ struct Answered {
 #[derive(Clone, Copy)]
 struct Denied;
 
+/// Marks the answer of a review of conversion that says why nothing was converted.
+#[derive(Clone, Copy)]
+struct Failed;
+
+/// The answer of a review of conversion that converts nothing: the request of the API server's client fails.
+pub(crate) fn failed(mut answer: Response) -> Response {
+    answer.extensions_mut().insert(Failed);
+    answer
+}
+
 /// The answer of a review of admission.
 pub(crate) fn decided(allowed: bool, answer: impl IntoResponse) -> Response {
     let mut answer = answer.into_response();
@@ -97,7 +107,7 @@ async fn count(State(metrics): State<Metrics>, request: Request, next: Next) -> 
     };
     let begun = Instant::now();
     let answer = next.run(request).await;
-    let outcome = if !answer.status().is_success() {
+    let outcome = if !answer.status().is_success() || answer.extensions().get::<Failed>().is_some() {
         "failed"
     } else if answer.extensions().get::<Denied>().is_some() {
         "denied"

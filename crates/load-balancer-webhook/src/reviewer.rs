@@ -1,6 +1,6 @@
 //! Reads what the rules need, and returns their decision.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -106,10 +106,16 @@ impl Reviewer {
         self.recorded.recent().await.map_err(|source| Unseen::Read { what: "IPPools", source })
     }
 
-    /// The running VMs with their addresses. An object that were converted by half of them would be stored with half of
-    /// its backends.
-    pub(crate) fn vmis(&self) -> Result<Vec<Arc<VirtualMachineInstance>>, Unseen> {
-        if self.vmis.is_ready() { Ok(self.vmis.list()) } else { Err(Unseen::VmisNotListed) }
+    /// The running VMs of these namespaces with their addresses. An object that were converted by half of them would be
+    /// stored with half of its backends.
+    pub(crate) fn vmis(
+        &self,
+        namespaces: &BTreeSet<String>,
+    ) -> Result<Vec<Arc<VirtualMachineInstance>>, Unseen> {
+        if !self.vmis.is_ready() {
+            return Err(Unseen::VmisNotListed);
+        }
+        Ok(namespaces.iter().flat_map(|namespace| self.vmis.list_in(namespace)).collect())
     }
 
     /// Why a write is refused; nothing where it is admitted.
@@ -118,7 +124,7 @@ impl Reviewer {
             Kind::LoadBalancer => {
                 let mut seen = self.see_load_balancer(write);
                 if named_pool_scope::needs_facts(write, &self.policy) {
-                    seen.facts = Some(self.facts(write).await?);
+                    seen.facts = Some(self.facts(write, &seen).await?);
                 }
                 (load_balancer::prefix(write), load_balancer::validate(write, &seen, &self.policy))
             }
@@ -158,14 +164,18 @@ impl Reviewer {
         Ok(operations.map_err(|fault| Faults::from(fault).denial(&prefix).expect("one fault makes a denial")))
     }
 
-    /// What a load balancer's claims are judged by.
-    async fn facts(&self, write: &Write) -> Result<named_pool_scope::Facts, Unseen> {
+    /// What a load balancer's claims are judged by, beside what is seen of its namespace.
+    async fn facts(
+        &self,
+        write: &Write,
+        seen: &load_balancer::Seen,
+    ) -> Result<named_pool_scope::Facts, Unseen> {
         if named_pool_scope::needs_vms(write) && !(self.vms.is_ready() && self.vmis.is_ready()) {
             return Err(Unseen::VmsNotListed);
         }
         let namespace = self.namespace(&write.namespace).await?;
         let is_cluster_of_others =
-            named_pool_scope::is_cluster_of_others(write, &self.vms.list(), &self.vmis.list());
+            named_pool_scope::is_cluster_of_others(write, seen, || (self.vms.list(), self.vmis.list()));
         let pools = if is_cluster_of_others || named_pool_scope::names_pool(write) {
             // one that was made or changed this moment is judged by the load balancer
             self.pools.recent().await.map_err(|source| Unseen::Read { what: "IPPools", source })?
@@ -184,13 +194,11 @@ impl Reviewer {
         if !load_balancer::of_cluster(write) && !named_pool_scope::needs_facts(write, &self.policy) {
             return load_balancer::Seen::default();
         }
-        let here =
-            |namespace: Option<String>| namespace.is_some_and(|namespace| namespace == write.namespace);
         load_balancer::Seen {
             namespace: None,
             facts: None,
-            vms: self.vms.list().into_iter().filter(|vm| here(vm.namespace())).collect(),
-            vmis: self.vmis.list().into_iter().filter(|vmi| here(vmi.namespace())).collect(),
+            vms: self.vms.list_in(&write.namespace),
+            vmis: self.vmis.list_in(&write.namespace),
         }
     }
 

@@ -1,6 +1,7 @@
 //! ConversionReviews of the API server: read, answered, refused.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::{fmt, io};
 
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
@@ -11,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::{KEPT, Lookup, V1ALPHA1, V1BETA1, VERSIONS, convert, take_kept};
 use crate::body::LARGEST_LIST;
+use crate::dns;
 use crate::limits::{LONGEST_REPEATED, VALUES_OF_REVIEW, values};
 use crate::review::cut;
 
@@ -31,10 +33,11 @@ pub(crate) struct Review<'a> {
 }
 
 /// What the conversion of some objects needs to know of the cluster.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Needs {
     pub(crate) pools: bool,
-    pub(crate) machines: bool,
+    /// The namespaces whose VMs are looked up.
+    pub(crate) machines: BTreeSet<String>,
 }
 
 #[derive(Deserialize)]
@@ -192,6 +195,8 @@ impl Needs {
         #[derive(Default, Deserialize)]
         struct Metadata {
             #[serde(default)]
+            namespace: String,
+            #[serde(default)]
             annotations: std::collections::HashMap<String, IgnoredAny>,
         }
         #[derive(Default, Deserialize)]
@@ -222,17 +227,23 @@ impl Needs {
         });
         let kept = kept.flatten();
         self.pools |= needs_pools && kept.is_none();
-        self.machines |= needs_machines && kept != Some(true);
+        // another text is the name of no Namespace, so no VM is there
+        if needs_machines && kept != Some(true) && dns::is_label(&look.metadata.namespace) {
+            self.machines.insert(look.metadata.namespace);
+        }
     }
 }
 
-/// The answer to a review: all objects converted in their order, or one sentence.
-pub(crate) fn answer(review: &Review<'_>, lookup: &Lookup<'_>) -> String {
+/// The answer to a review: all objects converted in their order.
+///
+/// # Errors
+/// The UID, and a sentence about an object that cannot be converted, or about all of them.
+pub(crate) fn answer(review: &Review<'_>, lookup: &Lookup<'_>) -> Result<String, (String, String)> {
     let response = Response {
         rest: json!({"uid": review.uid, "result": {"status": "Success"}}),
         converted_objects: Converted { review, lookup },
     };
-    text(response).unwrap_or_else(|why| refusal(&review.uid, &why))
+    text(response).map_err(|why| (review.uid.to_string(), why))
 }
 
 fn converted(object: &RawValue, to: &str, lookup: &Lookup<'_>) -> Result<Value, String> {

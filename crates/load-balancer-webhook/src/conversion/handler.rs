@@ -8,6 +8,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{Lookup, Needs, Review, answer, machines, refusal};
 use crate::limits::Weight;
+use crate::metrics::failed;
 use crate::peers::Peer;
 use crate::server::{Server, cannot_decide, turns};
 
@@ -28,13 +29,10 @@ pub(crate) async fn converted(server: &Server, peer: &Peer, body: Vec<u8>, until
     };
     let (body, needs) = match apart(look).await {
         Ok((body, Ok(needs))) => (body, needs),
-        Ok((_, Err((uid, why)))) => {
-            tracing::warn!(why, "refused a review of conversion");
-            return json_text(refusal(&uid, &why));
-        }
+        Ok((_, Err((uid, why)))) => return refused(&uid, &why),
         Err(bug) => return bug,
     };
-    let pools = match needs {
+    let pools = match &needs {
         Needs { pools: false, .. } => Arc::default(),
         Needs { pools: true, .. } => match timeout_at(until, server.reviewer.pools_with_records()).await {
             Ok(Ok(pools)) => pools,
@@ -42,21 +40,28 @@ pub(crate) async fn converted(server: &Server, peer: &Peer, body: Vec<u8>, until
             Err(_) => return cannot_decide("the API server has not answered in time what pools there are"),
         },
     };
-    let vmis = match needs {
-        Needs { machines: false, .. } => Vec::new(),
-        Needs { machines: true, .. } => match server.reviewer.vmis() {
+    let vmis = match needs.machines {
+        namespaces if namespaces.is_empty() => Vec::new(),
+        namespaces => match server.reviewer.vmis(&namespaces) {
             Ok(vmis) => vmis,
             Err(error) => return cannot_decide(&error.to_string()),
         },
     };
     let convert = move || {
         let lookup = Lookup { pools: &pools, machines: machines(&vmis) };
-        match Review::read(&body) {
-            Ok(review) => answer(&review, &lookup),
-            Err((uid, why)) => refusal(&uid, &why),
-        }
+        Review::read(&body).and_then(|review| answer(&review, &lookup))
     };
-    apart(convert).await.map_or_else(|bug| bug, json_text)
+    match apart(convert).await {
+        Ok(Ok(text)) => json_text(text),
+        Ok(Err((uid, why))) => refused(&uid, &why),
+        Err(bug) => bug,
+    }
+}
+
+/// The answer to a review of which nothing is converted.
+fn refused(uid: &str, why: &str) -> Response {
+    tracing::warn!(why, "refused a review of conversion");
+    failed(json_text(refusal(uid, why)))
 }
 
 /// Does what takes a while for a list of thousands, and where a bug must not take the connection down.

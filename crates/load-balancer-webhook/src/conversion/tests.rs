@@ -212,10 +212,8 @@ fn review(to: &str, objects: &Value) -> Value {
 /// The answer where nothing is known of the cluster.
 fn answered(review: &[u8]) -> String {
     let read = Review::read(review).and_then(|review| review.needs().map(|_| review));
-    match read {
-        Ok(review) => answer(&review, &Lookup::default()),
-        Err((uid, why)) => refusal(&uid, &why),
-    }
+    let answer = read.and_then(|review| answer(&review, &Lookup::default()));
+    answer.unwrap_or_else(|(uid, why)| refusal(&uid, &why))
 }
 
 #[test]
@@ -283,7 +281,22 @@ fn the_cluster_is_asked_only_for_what_an_object_needs(
     #[case] machines: bool,
 ) {
     let review = json!({"request": {"uid": "r", "desiredAPIVersion": to, "objects": [object]}}).to_string();
+    let machines = machines.then(|| "team-a".to_owned()).into_iter().collect();
     assert_eq!(Review::read(review.as_bytes()).unwrap().needs(), Ok(Needs { pools, machines }));
+}
+
+// there may be thousands of VMs, and a list of a thousand objects is a thousand reviews
+#[test]
+fn only_virtual_machines_of_the_objects_own_namespaces_are_looked_up() {
+    let of = |namespace: &str| {
+        let mut object = object(ALPHA, &json!({"spec": {"ipam": "pool", "backendServers": ["10.0.0.1"]}}));
+        object["metadata"]["namespace"] = namespace.into();
+        object
+    };
+    let objects = [of("team-b"), of("team-a"), of("team-b"), of(&"x".repeat(64))];
+    let review = json!({"request": {"uid": "r", "desiredAPIVersion": BETA, "objects": objects}}).to_string();
+    let needs = Review::read(review.as_bytes()).unwrap().needs().unwrap();
+    assert_eq!(needs.machines, BTreeSet::from(["team-a", "team-b"].map(str::to_owned)));
 }
 
 // everybody in the cluster's network can send a review

@@ -23,7 +23,7 @@ fn fields_list_entries_and_listeners_are_counted(
     #[case] listeners: usize,
     #[case] values: usize,
 ) {
-    let counted = Size { bytes: 0, ..size(&object) };
+    let counted = Size { bytes: 0, own_values: 0, ..size(&object) };
     assert_eq!(counted, Size { listeners, values, ..Size::default() });
 }
 
@@ -54,7 +54,7 @@ fn ranges_scopes_and_quotas_of_a_pool_are_counted() {
     let spec = json!({"ranges": [{"subnet": "192.0.2.0/24"}, {}], "scope": [{}],
         "selector": {"ranges": [{}], "scope": [{}, {"scope": [{}]}, {}]}, "quota": [{}]});
     assert_eq!(
-        Size { bytes: 0, ..size(&json!({"spec": spec, "ranges": [{}]})) },
+        Size { bytes: 0, own_values: 0, ..size(&json!({"spec": spec, "ranges": [{}]})) },
         Size { ranges: 2, scopes: 3, quotas: 1, values: 20, ..Size::default() }
     );
 }
@@ -185,8 +185,64 @@ fn no_tenant_makes_an_object_larger_than_all_its_fields_need(
 fn status_and_managed_fields_count_for_no_length() {
     let text = "x".repeat(100_000);
     let object = json!({"metadata": {"managedFields": [{"fieldsV1": {&text: {}}}]},
-        "status": {"conditions": [{"message": text}]}});
+        "status": {"conditions": [{"message": text}], "backends": vec![0; 10_000]}});
     assert_eq!(message(&review_of("LoadBalancer", "CREATE", "alice", &object, &Value::Null)), None);
+}
+
+fn of_short_annotations(count: usize) -> Value {
+    let annotations: Value = (0..count).map(|n| (n.to_string(), json!(""))).collect();
+    json!({"metadata": {"annotations": annotations}})
+}
+
+// the two others are metadata and annotations
+#[rstest]
+#[case::at_the_limit(2_998, None, None)]
+#[case::above(2_999, None, Some("the object has 3001 fields"))]
+#[case::many(10_000, None, Some("the object has 10002 fields"))]
+#[case::raised(2_999, Some(2_998), Some("the object has 3001 fields"))]
+#[case::stands(10_000, Some(10_000), None)]
+#[case::lowered(9_999, Some(10_000), None)]
+fn no_tenant_makes_an_object_of_more_fields_than_all_its_parts_need(
+    #[case] new: usize,
+    #[case] former: Option<usize>,
+    #[case] expected: Option<&str>,
+) {
+    let (object, old) = (of_short_annotations(new), former.map_or(Value::Null, of_short_annotations));
+    let verb = if former.is_some() { "UPDATE" } else { "CREATE" };
+    let told = message(&review_of("LoadBalancer", verb, "alice", &object, &old));
+    assert_eq!(told.is_some(), expected.is_some(), "{told:?}");
+    let told = told.unwrap_or_default();
+    assert!(told.contains(expected.unwrap_or_default()), "{told}");
+    let advice =
+        "beside status and metadata.managedFields, at most 3000 are allowed: remove annotations or labels";
+    assert!(told.is_empty() || told.ends_with(advice), "{told}");
+    // what stands with more gets its status and loses its finalizer
+    assert_eq!(message(&review_of("LoadBalancer", verb, "writer", &object, &old)), None);
+    let mut released = of_short_annotations(new);
+    released["metadata"]["finalizers"] = json!([]);
+    let mut held = released.clone();
+    held["metadata"]["finalizers"] = json!(["team-a/keep"]);
+    assert_eq!(message(&review_of("LoadBalancer", "UPDATE", "alice", &released, &held)), None);
+}
+
+#[test]
+fn an_object_that_is_at_all_other_limits_at_once_is_within_that_of_its_fields() {
+    let texts = |count: usize, text: &str| -> Vec<_> { (0..count).map(|n| format!("{text}{n}")).collect() };
+    let selector: Value =
+        texts(100, "key-").into_iter().map(|key| (key, json!(texts(10, "value-")))).collect();
+    let listener =
+        |n: usize| json!({"name": format!("l{n}"), "port": n, "protocol": "TCP", "backendPort": n});
+    let labels: Value = texts(100, "label-").into_iter().map(|key| (key, json!("x"))).collect();
+    let ranges = texts(harvester_api::load_balancer::MAX_SOURCE_RANGES, "192.168.100.0/24,").concat();
+    let object = json!({
+        "metadata": {"name": "web", "labels": labels, "annotations": {"ranges": ranges, "more": labels.to_string()}},
+        "spec": {"listeners": (1..=harvester_api::load_balancer::MAX_LISTENERS).map(listener).collect::<Vec<_>>(),
+            "backendServerSelector": selector,
+            "healthCheck": {"port": 1, "path": "/", "scheme": "HTTP", "periodSeconds": 1, "timeoutSeconds": 1,
+                "successThreshold": 1, "failureThreshold": 1}},
+    });
+    assert_eq!(message(&review_of("LoadBalancer", "CREATE", "alice", &object, &Value::Null)), None);
+    assert!(size(&object).own_values < 2_000);
 }
 
 #[test]

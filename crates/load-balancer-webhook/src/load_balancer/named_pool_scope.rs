@@ -19,9 +19,13 @@ use kube::api::DynamicObject;
 use super::{Seen, qualified};
 use crate::Policy;
 use crate::review::{Fault, Faults, Write, cut, quoted};
+use crate::steps::step;
 
 /// The annotations by which a pool is chosen, apart from the namespace, which no user writes.
 const CLAIMS: [&str; 3] = [annotations::LB_PROJECT, annotations::LB_NETWORK, annotations::LB_CLUSTER];
+
+/// Longest value of a label, by which a VM says its guest cluster.
+const LONGEST_LABEL: usize = 63;
 
 /// What the rules need to know.
 #[derive(Clone, Debug)]
@@ -63,15 +67,17 @@ pub(crate) fn project(namespace: &BTreeMap<String, String>) -> String {
     namespace.get(annotations::PROJECT_ID).map(|id| id.replacen(':', "/", 1)).unwrap_or_default()
 }
 
-/// Whether other namespaces have VMs of the guest cluster that the object names, and this one has none.
+/// Whether other namespaces have VMs of the guest cluster that the object names, and this one has none. Lists the VMs of all
+/// namespaces only for a cluster that has none in `seen`.
 pub(crate) fn is_cluster_of_others(
     write: &Write,
-    vms: &[Arc<VirtualMachine>],
-    vmis: &[Arc<VirtualMachineInstance>],
+    seen: &Seen,
+    all: impl FnOnce() -> (Vec<Arc<VirtualMachine>>, Vec<Arc<VirtualMachineInstance>>),
 ) -> bool {
     let said = write.reviewed().and_then(|object| claim(write, object, annotations::LB_CLUSTER));
-    let Some(cluster) = said.filter(|said| *said != names::DEFAULT_CLUSTER_NAME) else { return false };
-    let namespaces = namespaces_of(cluster, vms, vmis);
+    let Some(cluster) = said.filter(|said| !has_cluster(seen, said)) else { return false };
+    let (vms, vmis) = all();
+    let namespaces = namespaces_of(cluster, &vms, &vmis);
     !namespaces.is_empty() && !namespaces.contains(write.namespace.as_str())
 }
 
@@ -229,20 +235,30 @@ fn namespaces_of<'a>(
         |labels| label(labels, labels::GUEST_CLUSTER).filter(|name| *name != names::DEFAULT_CLUSTER_NAME);
     let begins =
         |name: &str, cluster: &str| name.strip_prefix(cluster).is_some_and(|rest| rest.starts_with('-'));
-    let clusters: BTreeSet<_> =
-        machines.iter().filter_map(|(namespace, _, labels)| Some((*namespace, labelled(*labels)?))).collect();
-    let legal = labels::legal(cluster);
-    let belongs = |(namespace, name, labels): &&(&str, &str, Option<&'a BTreeMap<String, String>>)| {
-        if let Some(label) = labelled(*labels) {
-            return label == legal;
-        }
-        let is_longer = |(of, other): &&(&str, &str)| {
-            of == namespace && other.len() > cluster.len() && begins(name, other)
-        };
-        label(*labels, labels::CREATOR) == Some(labels::NODE_DRIVER)
-            && begins(name, cluster)
-            && !clusters.iter().any(|other| is_longer(&other))
+    // where the name of a VM begins with the cluster's and with a longer one, the longer one begins with the cluster's, too
+    let longer: BTreeSet<_> = machines
+        .iter()
+        .filter_map(|(namespace, _, labels)| Some((*namespace, labelled(*labels)?)))
+        .filter(|(_, other)| begins(other, cluster))
+        .collect();
+    let is_of_longer = |namespace: &'a str, name: &'a str| {
+        let ends = name.match_indices('-').map(|(at, _)| at).take_while(|at| *at <= LONGEST_LABEL);
+        ends.filter(|at| *at > cluster.len()).any(|at| {
+            step();
+            longer.contains(&(namespace, &name[..at]))
+        })
     };
+    let legal = labels::legal(cluster);
+    let belongs =
+        |&&(namespace, name, labels): &&(&'a str, &'a str, Option<&'a BTreeMap<String, String>>)| {
+            step();
+            if let Some(label) = labelled(labels) {
+                return label == legal;
+            }
+            label(labels, labels::CREATOR) == Some(labels::NODE_DRIVER)
+                && begins(name, cluster)
+                && !is_of_longer(namespace, name)
+        };
     machines.iter().filter(belongs).map(|(namespace, ..)| *namespace).collect()
 }
 

@@ -71,6 +71,11 @@ fn numbers(success: i64, failure: i64, period: i64, timeout: i64) -> Value {
         "timeoutSeconds": timeout})
 }
 
+/// A selector with so many values under each of so many keys.
+fn under_keys(keys: usize, values: usize) -> Value {
+    (0..keys).map(|n| (format!("k{n}"), json!(vec!["a"; values]))).collect()
+}
+
 fn http_check(path: &str, scheme: &str) -> Value {
     json!({"port": 8080, "successThreshold": 1, "failureThreshold": 1, "periodSeconds": 1, "timeoutSeconds": 1,
         "path": path, "scheme": scheme})
@@ -138,10 +143,13 @@ fn http_check(path: &str, scheme: &str) -> Value {
 #[case::protocols_of_services(
     json!({"listeners": [listener("a", 80, "UDP", 80), listener("b", 81, "SCTP", 81), listener("c", 82, "", 82)]}), &[])]
 #[case::selector_at_the_limit(json!({"backendServerSelector": {"tier": vec!["a"; 1_000]}}), &[])]
-#[case::selector_with_many_values(json!({"backendServerSelector": {"tier": vec!["a"; 1_001]}}), &["\"tier\" has 1001 values, at most 1000 are allowed"])]
+#[case::selector_at_the_limit_under_ten_keys(json!({"backendServerSelector": under_keys(10, 100)}), &[])]
+#[case::selector_with_many_values(
+    json!({"backendServerSelector": {"tier": vec!["a"; 1_001]}}), &["backendServerSelector has 1001 values, at most 1000 are allowed"])]
+#[case::selector_with_many_values_under_ten_keys(
+    json!({"backendServerSelector": under_keys(10, 101)}), &["has 1010 values, at most 1000 are allowed under all keys together"])]
 #[case::selector_with_many_keys(
-    json!({"backendServerSelector": (0..101).map(|n| (format!("k{n}"), json!(["a"]))).collect::<serde_json::Map<_, _>>()}),
-    &["backendServerSelector has 101 keys, at most 100 are allowed"])]
+    json!({"backendServerSelector": under_keys(101, 1)}), &["backendServerSelector has 101 keys, at most 100 are allowed"])]
 #[case::several_at_once(
     json!({"listeners": [listener("a", 80, "TCP", 8080), listener("a", 80, "TCP", 8081)], "backendServerSelector": {"tier": []}}),
     &["duplicate name", "duplicate port", "has no values"])]
@@ -244,8 +252,11 @@ fn an_object_from_before_a_rule_can_still_be_labelled_and_get_its_status() {
 
 #[rstest]
 #[case::another_field(json!({"ipPool": "edge"}), &[])]
-#[case::the_selector(json!({"backendServerSelector": {"a b": ["x"]}}), &["is not a label key"])]
-#[case::more_values(json!({"backendServerSelector": {"many": vec!["x"; 5_001]}}), &["\"many\" has 5001 values"])]
+#[case::the_selector(json!({"backendServerSelector": {"a b": ["x"], "many": vec!["x"; 4_999]}}), &["is not a label key"])]
+// two more are in the sample
+#[case::more_values(json!({"backendServerSelector": {"many": vec!["x"; 5_001]}}), &["backendServerSelector has 5003 values"])]
+#[case::more_values_under_another_key(json!({"backendServerSelector": {"tier": ["x"]}}), &["backendServerSelector has 5003 values"])]
+#[case::as_many_under_another_key(json!({"backendServerSelector": {"many": vec!["x"; 4_999], "tier": ["x"]}}), &[])]
 #[case::fewer_values(json!({"backendServerSelector": {"many": vec!["x"; 4_999]}}), &[])]
 #[case::the_health_check(json!({"healthCheck": {"port": 81}}), &["duplicate name", "healthyCheck: port 81", "Success", "Failure", "Period", "Timeout"])]
 #[case::the_listeners(

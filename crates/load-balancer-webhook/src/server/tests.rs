@@ -6,6 +6,8 @@ use axum::http::Request;
 use futures::channel::mpsc::unbounded;
 use kube::Client;
 use program::TaskGroup;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
 use rstest::rstest;
 use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
@@ -13,8 +15,8 @@ use tokio::net::TcpSocket;
 use tower::ServiceExt as _;
 
 use super::*;
-use crate::Policy;
 use crate::review::GROUP;
+use crate::{Metrics, Policy};
 
 /// An API server without objects but Namespaces that answers a read of `what` only with a permit, and counts those reads.
 fn client(what: &'static str, asked: Arc<AtomicUsize>, permits: Arc<Semaphore>) -> Client {
@@ -405,6 +407,29 @@ async fn load_balancers_that_name_a_pool_one_after_the_other_cost_one_list_of_po
         assert_eq!(answer.status(), StatusCode::OK);
     }
     assert_eq!(asked.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_review_of_conversion_that_is_refused_counts_as_failed() {
+    let (router, _tasks) = router_before("/ippools", &Arc::default(), &Arc::new(Semaphore::new(100))).await;
+    let metrics = Metrics::default();
+    let router = metrics.count(router);
+    let beta = format!("{GROUP}/v1beta1");
+    let pod = json!([{"apiVersion": "v1", "kind": "Pod"}]);
+    for (desired, objects) in [(beta.as_str(), json!([])), (beta.as_str(), pod), ("none", json!([]))] {
+        let review = json!({"request": {"uid": "u", "desiredAPIVersion": desired, "objects": objects}});
+        let answer = router.clone().oneshot(request(&review, "conversion")).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK);
+    }
+    let (mut registry, mut text) = (Registry::default(), String::new());
+    metrics.register(&mut registry);
+    encode(&mut text, &registry).unwrap();
+    for (outcome, count) in [("answered", 1), ("failed", 2)] {
+        let line = format!(
+            "harvester_load_balancer_webhook_reviews_total{{review=\"conversion\",outcome=\"{outcome}\"}} {count}"
+        );
+        assert!(text.lines().any(|other| other == line), "{line}: {text}");
+    }
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Reviews that a tenant can make large.
 
-use kube::api::{Patch, PatchParams, PostParams};
+use harvester_api::annotations;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use load_balancer_webhook::fixtures::{load_balancer_with_listeners, review_with_listeners};
 use program::TaskGroup;
 use serde_json::{Value, json};
@@ -91,6 +92,30 @@ test_cluster::component_tests! {
         assert!(message.contains("spec.listeners has 151 entries"), "{message}");
         let made = api.patch("web", &params, &patch(json!({"listeners": listeners(149)}))).await.unwrap();
         assert_eq!(made.data["spec"]["listeners"].as_array().unwrap().len(), 149);
+        tasks.end().await;
+        unregister(&cluster).await;
+    }
+
+    async fn an_object_that_stands_with_too_many_fields_can_be_changed_and_deleted_but_not_grow(cluster: TestCluster) {
+        let mut old = load_balancer_with_listeners(1);
+        old["metadata"]["finalizers"] = json!(["team-a/keep"]);
+        old["metadata"]["annotations"] = (0..5_000).map(|n| (format!("n{n}"), json!(""))).collect();
+        old["metadata"]["annotations"][annotations::LB_NAMESPACE] = "team-a".into();
+        let api = load_balancers(cluster.harvester.client(User::Driver));
+        api.create(&PostParams::default(), &object(old)).await.unwrap();
+        let tasks = TaskGroup::new();
+        reachable(&cluster, &tasks, WRITER).await;
+
+        let patch = |metadata: Value| Patch::Merge(json!({"metadata": metadata}));
+        let params = PatchParams::default();
+        api.patch("web", &params, &patch(json!({"annotations": {"n0": "changed"}}))).await.unwrap();
+        let (code, message) = refusal(api.patch("web", &params, &patch(json!({"annotations": {"more": ""}}))).await);
+        assert_eq!(code, 422, "{message}");
+        let expected = "fields and list entries beside status and metadata.managedFields, at most 3000 are allowed";
+        assert!(message.contains(expected), "{message}");
+        api.delete("web", &DeleteParams::default()).await.unwrap();
+        api.patch("web", &params, &patch(json!({"finalizers": null}))).await.unwrap();
+        assert!(api.get_opt("web").await.unwrap().is_none());
         tasks.end().await;
         unregister(&cluster).await;
     }

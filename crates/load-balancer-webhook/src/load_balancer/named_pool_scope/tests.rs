@@ -6,6 +6,7 @@ use super::super::{mutate, validate};
 use super::*;
 use crate::patch::patched;
 use crate::review::{Change, Kind, Reason};
+use crate::steps::steps_of;
 
 const PROJECT: &str = "c-1/p-1";
 
@@ -138,9 +139,10 @@ fn machine(namespace: &str, name: &str, cluster: Option<&str>) -> Arc<VirtualMac
 /// What the validator sees where these VMs are in the cluster.
 fn among(vms: &[Arc<VirtualMachine>], write: &Write) -> Seen {
     let mut seen = seen();
-    seen.facts.as_mut().unwrap().is_cluster_of_others = is_cluster_of_others(write, vms, &[]);
     let is_here = |vm: &&Arc<VirtualMachine>| vm.namespace().as_ref() == Some(&write.namespace);
     (seen.vms, seen.vmis) = (vms.iter().filter(is_here).cloned().collect(), Vec::new());
+    let is_of_others = is_cluster_of_others(write, &seen, || (vms.to_vec(), Vec::new()));
+    seen.facts.as_mut().unwrap().is_cluster_of_others = is_of_others;
     seen
 }
 
@@ -209,6 +211,29 @@ fn a_vm_of_prod_2_is_no_vm_of_prod(
     let write = write(&object, &Value::Null);
     let faults = faults(&write, &among(vms, &write));
     assert_eq!(faults.len(), usize::from(is_refused), "{faults:?}");
+}
+
+// one tenant can have thousands of VMs and of labels
+#[rstest]
+fn whose_vm_it_is_costs_no_look_at_other_clusters(#[values("team-a", "team-b")] namespace: &str) {
+    let unlabelled = (0..2_000).map(|n| machine(namespace, &format!("prod-pool1-{n}"), None));
+    let labelled = (0..2_000).map(|n| machine(namespace, &format!("x-{n}"), Some(&format!("prod-{n}"))));
+    let last = machine(namespace, "y", Some("prod-pool1"));
+    let vms: Vec<_> = unlabelled.chain(labelled).chain([last]).collect();
+    let object = object("cluster", &json!({annotations::LB_CLUSTER: "prod"}), "");
+    let write = write(&object, &Value::Null);
+    let steps = steps_of(|| assert!(!among(&vms, &write).facts.unwrap().is_cluster_of_others));
+    assert!((4_000..20_000).contains(&steps), "{steps}");
+}
+
+#[test]
+fn a_cluster_that_has_vms_here_costs_no_look_at_those_of_others() {
+    let others = (0..2_000).map(|n| machine("team-b", &format!("blue-{n}"), Some("blue")));
+    let vms: Vec<_> = others.chain([machine("team-a", "x", Some("blue"))]).collect();
+    let object = object("cluster", &json!({annotations::LB_CLUSTER: "blue"}), "");
+    let write = write(&object, &Value::Null);
+    let steps = steps_of(|| assert!(!among(&vms, &write).facts.unwrap().is_cluster_of_others));
+    assert!(steps < 10, "{steps}");
 }
 
 #[rstest]

@@ -3,6 +3,8 @@
 use harvester_api::condition::READY;
 use serde_json::{Map, Value, json};
 
+use crate::controller::requested;
+
 /// The longest message: what the server accepts in an Event, where it may be copied to.
 const MESSAGE_MAX: usize = 1024;
 
@@ -68,11 +70,11 @@ impl Ready {
         Self { ready: false, reason, message: message.into().chars().take(MESSAGE_MAX).collect() }
     }
 
-    /// With the note at its end, whole.
+    /// With the note at its end.
     pub(crate) fn with_note(mut self, note: Option<&str>) -> Self {
         const JOINT: &str = "; ";
         let Some(note) = note else { return self };
-        let note: String = note.chars().take(MESSAGE_MAX / 2).collect();
+        let note: String = shortened(note).chars().take(MESSAGE_MAX - JOINT.len()).collect();
         let room = MESSAGE_MAX - note.chars().count() - JOINT.len();
         if !self.message.is_empty() {
             self.message = self.message.chars().take(room).collect::<String>() + JOINT;
@@ -80,6 +82,22 @@ impl Ready {
         self.message += &note;
         self
     }
+}
+
+/// The note, cut to half of a message. The refused wishes that end it stay whole, because they are read from the condition:
+/// an address would move to the one that was wished for when that comes free.
+fn shortened(note: &str) -> String {
+    const CUT: &str = "…; ";
+    let length = |text: &str| text.chars().count();
+    let (before, wishes) = note.split_at(requested::refused_wishes_at(note));
+    let room = (MESSAGE_MAX / 2).saturating_sub(length(wishes));
+    if length(before) <= room {
+        return note.to_owned();
+    }
+    if wishes.is_empty() {
+        return before.chars().take(room).collect();
+    }
+    before.chars().take(room.saturating_sub(length(CUT))).collect::<String>() + CUT + wishes
 }
 
 /// The `status` of an object, made if it is not there.
@@ -169,6 +187,39 @@ mod tests {
         let turned = json!([{"type": "Other", "status": "True"}, {"type": "Ready", "status": "True", "reason": "Yes",
             "message": "", "lastUpdateTime": "now", "lastTransitionTime": "now"}]);
         assert_eq!(written(&before, &Ready::yes("Yes")), turned);
+    }
+
+    const WISH: &str = "requested address 10.0.1.9 is not used: it is in use";
+    const OTHER_WISH: &str = "requested address fd00:6::9 is not used: it is in use";
+
+    #[test]
+    fn a_refused_wish_stays_whole_at_the_end_of_a_message_of_which_the_rest_is_cut() {
+        let (wishes, waiting) = (format!("{WISH}; {OTHER_WISH}"), "m".repeat(3000));
+        for before in [0, 300, 480, 520, 3000] {
+            let before = "é".repeat(before);
+            for message in ["", waiting.as_str()] {
+                let note = format!("{before}; {wishes}");
+                let told = Ready::no("NoBackends", message).with_note(Some(&note)).message;
+                assert!(told.ends_with(&format!("; {wishes}")), "{told}");
+                assert!(told.chars().count() <= MESSAGE_MAX, "{told}");
+            }
+        }
+        let long = "w".repeat(5000);
+        let told = Ready::yes("AddressAllocated").with_note(Some(&format!("{WISH}{long}"))).message;
+        assert!(told.starts_with(WISH) && told.chars().count() <= MESSAGE_MAX, "{told}");
+    }
+
+    // else each would be written anew when a version that cuts otherwise starts
+    #[test]
+    fn a_message_of_which_nothing_was_cut_stays_as_it_is() {
+        let before = "é".repeat(MESSAGE_MAX / 2 - WISH.len() - 2);
+        for note in [WISH.to_owned(), format!("{before}; {WISH}"), "n".repeat(MESSAGE_MAX / 2)] {
+            let told = Ready::no("NoBackends", "m".repeat(510)).with_note(Some(&note)).message;
+            assert_eq!(told, format!("{}; {note}", "m".repeat(510)));
+        }
+        // one without a wish keeps its beginning
+        let told = Ready::yes("AddressAllocated").with_note(Some(&"n".repeat(600))).message;
+        assert_eq!(told, "n".repeat(MESSAGE_MAX / 2));
     }
 
     #[test]

@@ -17,7 +17,7 @@ mod families;
 mod give_back;
 mod pace;
 mod refused_writes;
-mod requested;
+pub(crate) mod requested;
 mod see;
 mod sources;
 mod status;
@@ -430,6 +430,11 @@ impl Controller {
                     let failed = |source| Error::Request { step: step.to_string(), key: key.clone(), source };
                     let maker = fresh.map_err(failed)?.and_then(|fresh| managers::foreign(&fresh, *address));
                     answers.is_of_other_program = Some(maker.is_some());
+                    if let Some(maker) = maker
+                        && self.index.note_maker(key, pool, *address, &maker)
+                    {
+                        tracing::info!(load_balancer = %key, pool, %address, maker, "not released: of another program");
+                    }
                 }
                 Next::GiveBack => {
                     self.orders.submit(key, pool, order.clone(), learned.refused.clone());

@@ -12,6 +12,7 @@
 pub(crate) mod batch;
 mod clusters;
 pub(crate) mod controller;
+mod foreign;
 pub(crate) mod index;
 mod machines;
 pub(crate) mod orders;

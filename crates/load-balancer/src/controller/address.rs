@@ -65,8 +65,10 @@ pub(crate) struct Seen<'a> {
     pub(crate) refused: &'a [(String, Refused)],
     /// The addresses that the object asks for and that pools record for others, each with one of those.
     pub(crate) rivals: &'a [(IpAddr, String)],
-    /// Those of them that only load balancers have that are being deleted.
+    /// Those of them that only load balancers of the same namespace have that are being deleted.
     pub(crate) leaving: &'a [IpAddr],
+    /// Those of the records that the object has left and that stay all the same: another program made them.
+    pub(crate) left: &'a [(String, IpAddr)],
 }
 
 /// The decision, and what the object is told about the address that it asks for and does not get.
@@ -219,7 +221,8 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Decided {
         return wait(seen, waiting, Vec::new(), None).into();
     }
     let Decided { decision, note: also, .. } = as_requested(seen, requested, first, either);
-    Decided::noted(decision, joined([note, also]))
+    let no_ipv6 = || families::unused_ipv6_pool(seen.lb);
+    Decided::noted(decision, joined([note.or_else(no_ipv6), also]))
 }
 
 fn as_requested(seen: &Seen<'_>, requested: Requested, family: Option<Family>, either: bool) -> Decided {
@@ -252,20 +255,22 @@ fn this(seen: &Seen<'_>, address: IpAddr, is_demand: bool) -> Decided {
         return Decision::Has { address: has, lost: lost(seen) }.into();
     }
     let standing = standing(seen);
+    let answered = standing.meanwhile.as_ref().and_then(|_| requested::refused_wish(seen.lb, address));
+    if let (false, Some(note)) = (is_demand, answered) {
+        return Decided::noted(any(seen), Some(note));
+    }
     // of an object that had two addresses before the CRD lost the fields for a second, the one of the other family stays
     let had_two = families::of(seen.lb).two.is_some();
-    let counts = |recorded: &IpAddr| !had_two || Family::of(*recorded) == Family::of(address);
-    if seen.recorded.iter().filter(|(_, recorded)| counts(recorded)).count() > 1 {
+    let counts = |record: &&(String, IpAddr)| {
+        !seen.left.contains(record) && (!had_two || Family::of(record.1) == Family::of(address))
+    };
+    if seen.recorded.iter().filter(counts).count() > 1 {
         // whoever asks for one after the other holds no more than two
         let why =
             follows.map_or_else(|| "waiting until former addresses are given back".to_owned(), until_shown);
         let why = format!("{why}, then for address {address}");
         let waiting = Explanation::new("ReleaseUnderWay", why + &stays(&standing.meanwhile));
         return if is_demand { wait(seen, waiting, Vec::new(), None) } else { any(seen) }.into();
-    }
-    let answered = standing.meanwhile.as_ref().and_then(|_| requested::refused_wish(seen.lb, address));
-    if let (false, Some(note)) = (is_demand, answered) {
-        return Decided::noted(any(seen), Some(note));
     }
     let (obstacle, asked) = match seek(seen, address) {
         Ok(pool) => return Decision::claim_exactly(pool, address, standing).into(),

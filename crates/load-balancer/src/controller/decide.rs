@@ -1,5 +1,6 @@
 //! The decision about one LoadBalancer object.
 
+mod left;
 mod lost;
 mod pending;
 mod releases;
@@ -98,6 +99,8 @@ pub(crate) struct SeenAddress {
     pub(crate) recorded: Vec<(String, IpAddr)>,
     /// Records that another program made for the machine of the object's name.
     pub(crate) of_machine: Vec<(String, IpAddr)>,
+    /// Records that other programs made for the object, as far as somebody has looked, each with its maker.
+    pub(crate) made_by_others: BTreeMap<(String, IpAddr), String>,
     /// Records for the object that count for nothing, because older pools record the addresses for somebody else.
     pub(crate) outranked: Vec<(String, IpAddr)>,
     pub(crate) refused: Vec<(String, Refused)>,
@@ -107,7 +110,7 @@ pub(crate) struct SeenAddress {
     pub(crate) of_others: BTreeSet<IpAddr>,
     /// The addresses that the object asks for and that pools record for others, each with one of those.
     pub(crate) rivals: Vec<(IpAddr, String)>,
-    /// Those of them that only load balancers have that are being deleted.
+    /// Those of them that only load balancers of the same namespace have that are being deleted.
     pub(crate) leaving: Vec<IpAddr>,
 }
 
@@ -330,6 +333,7 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
         return plan;
     }
     let is_vm = lb.spec.workload() == WorkloadType::Vm;
+    let left = left::records(seen, lb);
     let address::Decided { decision, mut note, dual } = address::decide(&address::Seen {
         lb,
         pools: &seen.address.pools,
@@ -343,9 +347,12 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
         refused: &seen.address.refused,
         rivals: &seen.address.rivals,
         leaving: &seen.address.leaving,
+        left: &left,
     });
+    let is_waiting = matches!(decision, Decision::Wait { .. });
+    let of_others = left::note(seen, &left).filter(|_| is_waiting);
     // a refused wish is read from the condition up to its end
-    note = address::joined([of_machine(&seen.address.of_machine), note]);
+    note = address::joined([of_others, of_machine(&seen.address.of_machine), note]);
     let (address, waiting, lost, waits_for) = match decision {
         Decision::Claim { pool, known, exactly, meanwhile, lost } => {
             // the object serves at an address, or must leave one

@@ -117,6 +117,8 @@ pub fn dry_run(lists: &Lists, key: &ObjectKey, now: i64, mut pool_choice: PoolCh
         refused: &[],
         rivals: &rivals(&index, key, &lb),
         leaving: &leaving(&index, &lists.load_balancers, key, &lb),
+        // who made a record only managedFields tell, which lists do not keep
+        left: &[],
     };
     let (choice, family) = (address::choice(&seen), address::requirement(&lb).family);
     let demanded = match requested::of(&lb) {

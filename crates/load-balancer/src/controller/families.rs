@@ -103,6 +103,13 @@ pub(crate) fn not_with_dhcp(lb: &LoadBalancer) -> Option<String> {
     }
 }
 
+/// Told to an object that names a pool for an IPv6 address and asks for none.
+pub(crate) fn unused_ipv6_pool(lb: &LoadBalancer) -> Option<String> {
+    let is_named = !lb.spec.ipv6_pool.is_empty();
+    is_named
+        .then(|| "spec.ipv6Pool has no effect: the load balancer does not ask for an IPv6 address".to_owned())
+}
+
 /// Both addresses, in the order of the families that the object asks for; none where it has one.
 pub(crate) fn both(lb: &LoadBalancer, address: Option<&AllocatedAddress>) -> Vec<String> {
     let pairs = address.and_then(|address| address.primary().zip(address.ipv6()));

@@ -9,11 +9,16 @@ use controller_kit::ObjectKey;
 use harvester_api::{AllocatedAddress, LoadBalancer, annotations, condition};
 use ipam::Family;
 use kube::ResourceExt as _;
+use program::text;
 
 use super::address::dual::named_pool;
 
 /// More than two addresses with blanks around them.
 const LONGEST: usize = 120;
+/// The most that a sentence says of why a wish is refused: names fit, and so do the sentences about two families.
+const WHY_MAX: usize = 360;
+/// The longest name of a pool.
+const NAME_MAX: usize = 253;
 
 /// What an object asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -178,7 +183,7 @@ pub(crate) fn demand_waits(lb: &LoadBalancer, address: IpAddr, obstacle: &Obstac
 
 /// The sentence about a wish that is answered with another address.
 pub(crate) fn wish_refused(lb: &LoadBalancer, address: IpAddr, obstacle: &Obstacle) -> String {
-    begin_of_refused_wish(address) + &obstacle.why(&ObjectKey::of(lb))
+    begin_of_refused_wish(address) + &text::cut(&obstacle.why(&ObjectKey::of(lb)), WHY_MAX)
 }
 
 /// The sentence, if the condition has it: the wish was answered.
@@ -190,7 +195,21 @@ pub(crate) fn refused_wish(lb: &LoadBalancer, address: IpAddr) -> Option<String>
 }
 
 fn begin_of_refused_wish(address: IpAddr) -> String {
-    format!("requested address {address} is not used: ")
+    format!("{ASKED}{address}{REFUSED}")
+}
+
+const ASKED: &str = "requested address ";
+const REFUSED: &str = " is not used: ";
+
+/// Where the sentences about refused wishes begin that end a note; the end of the note where there is none.
+pub(crate) fn refused_wishes_at(note: &str) -> usize {
+    const JOINT: &str = "; ";
+    let behind_joints = note.match_indices(JOINT).map(|(at, joint)| at + joint.len());
+    let is_refused_wish = |at: &usize| {
+        let sentence = note[*at..].split(JOINT).next().unwrap_or_default();
+        sentence.starts_with(ASKED) && sentence.contains(REFUSED)
+    };
+    std::iter::once(0).chain(behind_joints).find(is_refused_wish).unwrap_or(note.len())
 }
 
 /// The sentence about an IPv6 address that stays, if the object asks for another one or for one of another pool.
@@ -198,10 +217,12 @@ pub(crate) fn ipv6_stays(lb: &LoadBalancer, has: &AllocatedAddress) -> Option<St
     let asked = of(lb).addresses().find(|ip| Family::of(*ip) == Family::V6);
     let other = asked.filter(|asked| has.ip.parse() != Ok(*asked)).map(|ip| ip.to_string());
     let pool = named_pool(lb, Some(Family::V6));
-    let of_other_pool = || (!pool.is_empty() && pool != has.ip_pool).then(|| format!("of pool {pool}"));
+    let of_other_pool = || {
+        (!pool.is_empty() && pool != has.ip_pool).then(|| format!("of pool {}", text::cut(pool, NAME_MAX)))
+    };
     // it begins like a wish that is refused, which ends that of the other family
     let what = other.or_else(of_other_pool)?;
-    Some(format!("requested address {what} is not used: an IPv6 address stays until the object is deleted"))
+    Some(format!("{ASKED}{what}{REFUSED}an IPv6 address stays until the object is deleted"))
 }
 
 /// The sentence about an object with DHCP.

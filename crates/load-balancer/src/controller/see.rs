@@ -105,6 +105,7 @@ impl Controller {
                 second_holder: second_holder(&self.index, &caches.pools, key, object.as_deref()),
                 recorded,
                 of_machine: self.index.of_machine(key),
+                made_by_others: self.index.made_by_others(key),
                 outranked,
                 refused: learned.refused.clone(),
                 pending: learned.pending.clone(),
@@ -232,7 +233,8 @@ pub(super) fn second_holder(
     recorded_holder(index, pools, key, lb.and_then(|lb| dual::second(lb)).as_ref())
 }
 
-/// Those addresses that the pools record for nobody but load balancers that are being deleted.
+/// Those addresses that the pools record for nobody but load balancers of the same namespace that are being deleted: the same
+/// Service may have been made again. What somebody of another namespace does with a finalizer keeps nobody waiting.
 pub(super) fn leaving(
     index: &PoolIndex,
     load_balancers: &Cache<RawObject<LoadBalancer>>,
@@ -241,7 +243,8 @@ pub(super) fn leaving(
 ) -> Vec<IpAddr> {
     let own = key.to_string();
     let goes = |holder: &String| {
-        let other = ObjectKey::parse(holder).and_then(|key| load_balancers.get(&key));
+        let other = ObjectKey::parse(holder).filter(|other| other.namespace == key.namespace);
+        let other = other.and_then(|other| load_balancers.get(&other));
         other.is_some_and(|other| other.metadata.deletion_timestamp.is_some())
     };
     let is_leaving = |address: &IpAddr| {

@@ -49,6 +49,7 @@ struct State {
     unreleased: AddressIndex,
     clusters: Clusters,
     machines: Machines,
+    foreign: super::foreign::ForeignRecords,
     /// The guest clusters that load balancers were of, since somebody asked for the pools that this concerns.
     moved_from: BTreeMap<ObjectKey, BTreeSet<String>>,
     /// The addresses that a claim had to pass over because of an object or its Service, by that object.
@@ -235,6 +236,21 @@ impl PoolIndex {
             Some((pool.clone(), recorded.record.holder(address)?.to_owned()))
         };
         state.records.iter().filter_map(holder).collect()
+    }
+
+    /// A fresh read of the pool shows that this other program made a record of the load balancer. Answers whether nobody
+    /// knew that.
+    pub(crate) fn note_maker(&self, holder: &ObjectKey, pool: &str, address: IpAddr, maker: &str) -> bool {
+        let (mut state, holder) = (self.state(), holder.to_string());
+        // it may have gone since
+        let stands =
+            state.records.get(pool).is_some_and(|known| known.record.holder(address) == Some(&holder));
+        stands && state.foreign.note(&holder, pool, address, maker)
+    }
+
+    /// The records of the load balancer that other programs made, as far as somebody has looked, each with its maker.
+    pub(crate) fn made_by_others(&self, holder: &ObjectKey) -> BTreeMap<(String, IpAddr), String> {
+        self.state().foreign.of(&holder.to_string())
     }
 
     /// The load balancers for which pools record `address`, where those pools disagree.
@@ -479,6 +495,7 @@ impl PoolIndex {
         for (holder, address, was_released) in gone.collect::<Vec<_>>() {
             state.forget_cluster(&holder);
             state.machines.forget(&holder.to_string(), pool, address);
+            state.foreign.forget(&holder.to_string(), pool, address);
             if was_released {
                 continue;
             }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use harvester_api::{ConditionStatus, LoadBalancer, annotations};
+use harvester_api::{ConditionStatus, IPPool, LoadBalancer, annotations};
 use serde_json::{Value, json};
 use test_cluster::TestCluster;
 
@@ -139,6 +139,31 @@ test_cluster::component_tests! {
         cluster.settle().await;
         assert_eq!(address_of(&cluster, "web").await, "192.0.2.16", "who asks for nothing keeps what it has");
         in_step(&cluster).await;
+    }
+
+    async fn a_record_that_an_administrator_wrote_back_hinders_no_later_request(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        cluster.settle().await;
+        let recorded = json!({"status": {"allocated": {"192.0.2.10": "team-a/web"}}});
+        cluster.harvester.patch::<IPPool>("edge", recorded).await;
+        load_balancer(&cluster, "web", "").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.10");
+        announce(&cluster, "web", "192.0.2.10").await;
+        for ip in ["192.0.2.15", "192.0.2.16"] {
+            ask(&cluster, "web", DEMAND, ip).await;
+            cluster.settle().await;
+            assert_eq!(address_of(&cluster, "web").await, ip);
+            announce(&cluster, "web", ip).await;
+            cluster.settle().await;
+        }
+        let held: Vec<_> = record_of(&cluster, "edge").await.allocated.into_keys().collect();
+        assert_eq!(held, ["192.0.2.10", "192.0.2.16"], "what another program wrote stays while the object does");
+        cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        cluster.settle().await;
+        in_step(&cluster).await;
+        assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 0);
     }
 
     async fn who_asks_for_an_address_moves_no_round_robin(cluster: TestCluster) {

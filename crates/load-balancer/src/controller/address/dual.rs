@@ -98,7 +98,9 @@ pub(super) fn beside(seen: &Seen<'_>, kept: AllocatedAddress, only_ipv6: bool) -
         let note = requested::ipv6_stays(seen.lb, &kept);
         return Decided::noted(Decision::Has { address: kept, lost: lost(seen) }, note);
     }
-    let lb = with_first_alone(seen.lb);
+    let mut lb = with_first_alone(seen.lb);
+    // it may name the pool of the one that is kept
+    lb.spec.ipv6_pool.clear();
     let is_kept = |(pool, address): &&(String, IpAddr)| {
         *pool == kept.ip_pool && kept.ip.parse::<IpAddr>().ok() == Some(*address)
     };

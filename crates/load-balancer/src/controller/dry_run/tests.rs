@@ -245,3 +245,33 @@ fn what_the_object_was_told_of_a_flag_counts_where_nobody_gave_it() {
     assert!(matches!(seen.outcome, Outcome::Waits { reason: "PoolNotAllowed", .. }), "{seen:?}");
     assert_eq!(seen.depends, []);
 }
+
+// with a finalizer anybody keeps an object of his own for ever
+#[test]
+fn a_wish_waits_for_what_goes_in_its_own_namespace_alone() {
+    let looked = |namespace: &str| {
+        let holder = format!("{namespace}/former");
+        let edge = pool(
+            "edge",
+            1,
+            "192.0.2.0/28",
+            &json!({"network": "n1", "scope": scopes("team-a")}),
+            &json!({"allocated": {"192.0.2.7": holder}}),
+        );
+        let mut web = object(&cluster(), &json!({})).json();
+        web["metadata"]["annotations"][harvester_api::annotations::REQUESTED_IP] = "192.0.2.7".into();
+        let former = json!({"metadata": {"name": "former", "namespace": namespace, "resourceVersion": "2",
+                "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.com/stays"]},
+            "spec": cluster(), "status": {}});
+        let objects: [RawObject<LoadBalancer>; 2] =
+            [web, former].map(|json| RawObject::from_json(json).unwrap());
+        let lists =
+            Lists { pools: Cache::of([edge]), load_balancers: Cache::of(objects), services: Cache::of([]) };
+        let key = ObjectKey::new("team-a", "web");
+        dry_run(&lists, &key, NOW, PoolChoice::default()).expect("the object is there").outcome
+    };
+    let own = looked("team-a");
+    assert!(matches!(own, Outcome::Waits { reason: "AddressInUse", .. }), "{own:?}");
+    let anothers = looked("team-b");
+    assert!(matches!(anothers, Outcome::Gets { .. }), "{anothers:?}");
+}

@@ -108,3 +108,29 @@ fn a_wish_that_was_answered_is_known_by_the_condition_whatever_else_it_says() {
     assert_eq!(refused_wish(&lb, [10, 0, 0, 50].into()), None);
     assert_eq!(refused_wish(&asking("10.0.0.5", ""), [10, 0, 0, 5].into()), None);
 }
+
+#[rstest]
+#[case::nothing_else("", "requested address 10.0.0.5 is not used: it is in use")]
+#[case::of_two_families(
+    "no field; ",
+    "requested address 10.0.0.5 is not used: it is in use; requested address fd00::5 is not used: x; y"
+)]
+#[case::a_demand_of_the_other_family(
+    "no IPv6 address: requested address fd00::5 is not to be had: it is in use; waiting until it is released; ",
+    "requested address 10.0.0.5 is not used: it is in use"
+)]
+#[case::none("no IPv6 address: requested address fd00::5 is not to be had: it is in use; waiting", "")]
+fn refused_wishes_are_the_end_of_a_note(#[case] before: &str, #[case] wishes: &str) {
+    assert_eq!(refused_wishes_at(&format!("{before}{wishes}")), before.len());
+}
+
+#[test]
+fn why_a_wish_is_refused_is_told_in_part_where_it_is_long() {
+    let name = "n".repeat(253);
+    let in_use = Obstacle::InUse(Some(format!("shop/{name}")));
+    let told = wish_refused(&asking("10.0.0.5", ""), [10, 0, 0, 5].into(), &in_use);
+    assert!(told.contains(&name) && told.ends_with(" had it when this one asked"), "{told}");
+    let refused = Obstacle::Pool("PoolNotReady", "x".repeat(5000));
+    let told = wish_refused(&asking("10.0.0.5", ""), [10, 0, 0, 5].into(), &refused);
+    assert!(told.chars().count() < 500, "{told}");
+}

@@ -360,6 +360,9 @@ pub(crate) struct WriteError {
 }
 
 impl WriteError {
+    /// The most of the server's words that is told: whoever denies a write may say more than a condition has room for.
+    const WHY_MAX: usize = 300;
+
     fn of(order: &Order, failure: &Failure) -> Self {
         let why = match failure {
             Failure::Write { source, .. } => error_message(&**source),
@@ -367,7 +370,7 @@ impl WriteError {
         };
         let is_denied = matches!(failure, Failure::Write { source, .. }
             if matches!(&**source, kube::Error::Api(status) if refusal::is_lasting(status)));
-        Self { why, is_denied: is_denied && order.is_claim() }
+        Self { why: program::text::cut(&why, Self::WHY_MAX), is_denied: is_denied && order.is_claim() }
     }
 }
 
@@ -403,6 +406,15 @@ mod tests {
 
     fn pools(refused: &[(String, Refused)]) -> Vec<&str> {
         refused.iter().map(|(pool, _)| pool.as_str()).collect()
+    }
+
+    // a condition has room for more than why a pool was not written
+    #[test]
+    fn the_words_of_a_server_that_denies_a_write_are_cut() {
+        let failure = Failure::Contended { pool: "core".repeat(200) };
+        let why = WriteError::of(&claim(V4), &failure).why;
+        assert_eq!(why.chars().count(), WriteError::WHY_MAX + 1, "{why}");
+        assert!(why.ends_with('…'), "{why}");
     }
 
     fn contended() -> Failure {

@@ -41,6 +41,7 @@ fn decided(lb: &LoadBalancer, recorded: &[(&str, &str)]) -> Decided {
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
         leaving: &[],
+        left: &[],
     })
 }
 
@@ -77,6 +78,17 @@ fn an_object_of_ipv6_alone_draws_from_the_pool_that_it_names_for_ipv6(
     if let Decision::Claim { pool, .. } = decided(&lb, &[]).decision {
         assert_eq!(pool == "gone", family.is_some());
     }
+}
+
+#[test]
+fn an_object_that_names_a_pool_for_ipv6_and_asks_for_ipv4_alone_is_told() {
+    let mut lb = asking("IPv4", "", None);
+    lb.spec.ipv6_pool = "six".to_owned();
+    let Decided { decision, note, .. } = decided(&lb, &[]);
+    let told = "spec.ipv6Pool has no effect: the load balancer does not ask for an IPv6 address";
+    assert_eq!((decision, note.as_deref()), (claim("core"), Some(told)));
+    lb.annotations_mut().insert(annotations::IP_FAMILIES.to_owned(), "IPv6".to_owned());
+    assert_eq!(decided(&lb, &[]).note, None);
 }
 
 #[rstest]

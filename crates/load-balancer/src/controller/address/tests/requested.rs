@@ -30,10 +30,11 @@ struct Given<'a> {
     refused: Vec<(String, Refused)>,
     rivals: &'a [(&'a str, &'a str)],
     leaving: &'a [IpAddr],
+    left: &'a [(&'a str, &'a str)],
 }
 
 fn decided(lb: &LoadBalancer, holder: RecordedHolder, given: Given<'_>) -> Decided {
-    let Given { recorded, refused, rivals, leaving } = given;
+    let Given { recorded, refused, rivals, leaving, left } = given;
     let rivals: Vec<_> = rivals.iter().map(|(ip, by)| (ip.parse().unwrap(), (*by).to_owned())).collect();
     decide(&Seen {
         lb,
@@ -48,6 +49,7 @@ fn decided(lb: &LoadBalancer, holder: RecordedHolder, given: Given<'_>) -> Decid
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
         leaving,
+        left: &records(left),
     })
 }
 
@@ -248,6 +250,28 @@ fn whoever_asks_for_one_address_after_the_other_holds_no_more_than_two() {
     assert_eq!(decided(&lb(WISH), RecordedHolder::Us, given()), has(address("edge", "10.0.1.9")).into());
 }
 
+#[test]
+fn a_record_that_stays_for_good_is_none_of_the_two() {
+    let recorded = &[("core", "10.0.2.5"), ("edge", "10.0.1.9")];
+    for key in [DEMAND, WISH] {
+        let lb = asking(key, "10.0.1.8", Some(("edge", "10.0.1.9")));
+        let given = Given { recorded, left: &recorded[..1], ..Given::default() };
+        let claim = exactly("edge", "10.0.1.8", Some(address("edge", "10.0.1.9")));
+        assert_eq!(decided(&lb, RecordedHolder::Us, given), claim.into());
+    }
+}
+
+#[test]
+fn a_wish_that_was_answered_stays_so_while_a_former_address_is_given_back() {
+    let mut lb = asking(WISH, "10.0.1.8", Some(("edge", "10.0.1.9")));
+    let note = "requested address 10.0.1.8 is not used: it is in use";
+    let ready = json!([{"type": "Ready", "status": "True", "message": note}]);
+    lb.status.as_mut().unwrap().conditions = serde_json::from_value(ready).unwrap();
+    let recorded = &[("core", "10.0.2.5"), ("edge", "10.0.1.9")];
+    let looked = decided(&lb, RecordedHolder::Us, Given { recorded, ..Given::default() });
+    assert_eq!((looked.decision, looked.note.as_deref()), (has(address("edge", "10.0.1.9")), Some(note)));
+}
+
 // kube-vip in the guest is just taking the address to which the object moved: nobody else may get it
 #[test]
 fn whoever_asks_for_the_former_address_again_gets_it_after_the_guest_has_followed() {
@@ -347,6 +371,7 @@ fn a_demand_for_an_address_of_a_range_that_drains_is_refused_with_that_reason(#[
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
         leaving: &[],
+        left: &[],
     };
     let Decision::Wait { waiting, .. } = decide(&seen).decision else { panic!("it does not wait") };
     assert_eq!(waiting.reason, "AddressNotInPool");

@@ -23,6 +23,7 @@ fn decided(
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: true,
         leaving: &[],
+        left: &[],
     };
     decide(&seen).decision
 }

@@ -230,6 +230,35 @@ fn a_refused_wish_beside_a_pool_that_cannot_be_written_is_told_once() {
     assert_eq!(steps(&seen), [""; 0]);
 }
 
+// else the address would move to the one that was wished for when that comes free
+#[rstest]
+#[case::no_pool_of_the_second_family(false)]
+#[case::one_that_cannot_be_written(true)]
+fn a_refused_wish_is_known_whatever_else_the_condition_has_to_say(#[case] has_six: bool) {
+    let mut seen = new("PreferDualStack", &[FIRST]);
+    let mut json = seen.object.as_ref().unwrap().json();
+    let (project, cluster) = ("p".repeat(300), "c".repeat(63));
+    let wish = json!({annotations::LB_PROJECT: project, annotations::LB_CLUSTER: cluster,
+        annotations::REQUESTED_IP: "10.0.1.9"});
+    json_patch::merge(&mut json, &json!({"metadata": {"annotations": wish}}));
+    seen.object = Some(Arc::new(RawObject::from_json(json).unwrap()));
+    if has_six {
+        let mut denied = denied("six", Family::V6);
+        denied.error.why = "n".repeat(500);
+        seen.address.pending.failed = vec![denied];
+    } else {
+        let v4 = seen.address.pools.iter().filter(|checked| checked.pool.name == "edge").cloned();
+        seen.address.pools = Arc::new(v4.collect());
+    }
+    seen.address.rivals = vec![([10, 0, 1, 9].into(), "other/api".to_owned())];
+    let status = written(&seen);
+    let told = status["conditions"][0]["message"].as_str().unwrap();
+    assert!(told.ends_with("; requested address 10.0.1.9 is not used: it is in use"), "{told}");
+    seen.object = Some(after(&seen, &status));
+    seen.address.rivals = Vec::new();
+    assert_eq!(steps(&seen), [""; 0]);
+}
+
 /// An object that requires two and has been told so, while there is no pool of IPv6.
 fn lacking_ipv6(spec: &Value, annotations: &Value, records: &[(&str, &str)]) -> Seen {
     let mut seen = new("RequireDualStack", records);

@@ -33,6 +33,34 @@ fn the_new_address_is_recorded_then_shown_and_the_former_one_released_last() {
     assert_eq!(steps(&released), [""; 0]);
 }
 
+// an administrator wrote it back, or the pool came back from a backup
+#[test]
+fn a_record_of_another_program_that_an_object_left_keeps_no_later_request_waiting() {
+    let object = |shown: &str| {
+        let status = json!({"status": {"address": shown, "allocatedAddress": {"ip": "10.0.1.9"}}});
+        settled("cluster", &merged(asks(DEMAND, "10.0.1.8"), &status))
+    };
+    let waits = |seen: &Seen| reason(&written(seen)).1;
+    let mut seen = recorded(Seen { object: object("10.0.1.9"), ..seen() }, BOTH);
+    assert_eq!(waits(&seen), "ReleaseUnderWay", "nobody knows yet who made it");
+    let record: (String, IpAddr) = ("edge".to_owned(), [10, 0, 1, 7].into());
+    seen.address.made_by_others = [(record, "kubectl".to_owned())].into();
+    assert_eq!(steps(&seen), ["claim 10.0.1.8 from edge"]);
+
+    seen.address.rivals = vec![([10, 0, 1, 8].into(), "shop/api".to_owned())];
+    assert_eq!(waits(&seen), "AddressInUse");
+    let status = written(&seen);
+    let told = status["conditions"][0]["message"].as_str().unwrap();
+    let kept = "pool edge records 10.0.1.7 for this load balancer too, and keeps it as long as the load balancer is there: \
+                kubectl made that record";
+    assert!(told.ends_with(kept), "{told}");
+
+    // one that the guest announces still is one of the two that an object may hold
+    seen.object = object("10.0.1.7");
+    seen.address.rivals = Vec::new();
+    assert_eq!(waits(&seen), "ReleaseUnderWay");
+}
+
 #[test]
 fn a_service_of_vms_asks_for_the_new_address_after_the_object_shows_it() {
     let both = recorded(serving(&asks(DEMAND, "10.0.1.9")), BOTH);

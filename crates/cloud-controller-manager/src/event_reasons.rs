@@ -41,7 +41,7 @@ const ON_SERVICES: &[EventReason] = &[
     ),
     fault(
         "AddressTakenBack",
-        "the pool gave the address to another load balancer, or may: this Service's object is gone and is not made again",
+        "the pool gave the address to another load balancer, or may: this Service has no object, and none is made",
         "what the Event beside it says; restart kube-vip in the guest if it still announces the address",
     ),
     fault("AnnotationHasNoEffect", "an annotation that nothing reads here", "what the message says"),

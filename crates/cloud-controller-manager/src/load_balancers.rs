@@ -15,6 +15,7 @@ mod refused;
 mod requests;
 pub mod selector;
 mod sharing;
+mod statuses;
 mod without_service;
 mod writes;
 
@@ -22,7 +23,7 @@ use std::{
     cell::OnceCell,
     collections::{HashMap, HashSet},
     hash::{DefaultHasher, Hash, Hasher},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -40,13 +41,14 @@ pub(crate) use self::lookup::labelled_service;
 pub use self::{decide::Write, object::ClusterIdentity};
 use self::{
     decide::{
-        EmptyStatus, Found, Phase, Seen, decide, empty_status,
+        Found, Phase, Seen, decide, empty_status,
         sharing::Sharing,
         source_ranges::{GivenUp, RETRY},
     },
     lookup::{AddressInUse, Entry, Evidence, Index, LiveService, computed, find},
     refused::RefusedCreations,
     sharing::{is_marked, let_go, related, showing},
+    statuses::StatusNotes,
 };
 use crate::{
     cluster::GuestCluster,
@@ -107,8 +109,7 @@ pub struct HarvesterLoadBalancers {
     /// By Service UID.
     given_up: Mutex<HashMap<String, Attempt>>,
     refused: RefusedCreations,
-    /// UIDs of Services without object whose status was empty: what it shows since, somebody else wrote.
-    emptied: Mutex<HashSet<String>>,
+    statuses: StatusNotes,
 }
 
 impl HarvesterLoadBalancers {
@@ -137,7 +138,7 @@ impl HarvesterLoadBalancers {
             waiting: Mutex::default(),
             given_up: Mutex::default(),
             refused: RefusedCreations::default(),
-            emptied: Mutex::default(),
+            statuses: StatusNotes::default(),
         });
         let into = Arc::downgrade(&this);
         this.objects.on_change(move |change| {
@@ -151,6 +152,10 @@ impl HarvesterLoadBalancers {
             let Some(this) = into.upgrade() else { return };
             this.shared.refresh(&change.key, || this.services.get(&change.key));
             this.groups.changed();
+            if let (Some(old), None) = (&change.old, &change.new) {
+                // one without finalizer is not cleaned up
+                this.statuses.forget(&old.uid().unwrap_or_default());
+            }
         });
         let into = Arc::downgrade(&this);
         this.outage.on_move(move || {
@@ -235,7 +240,7 @@ impl HarvesterLoadBalancers {
             service,
             given_up: self.given_up(service, &config),
             creation_refused,
-            shown_by_others: self.emptied().contains(&service.uid().unwrap_or_default()),
+            shown_by_others: self.statuses.is_of_others(&service.uid().unwrap_or_default()),
             config,
             interface,
             wanted,
@@ -276,10 +281,6 @@ impl HarvesterLoadBalancers {
             }
             None => Found::Absent,
         }
-    }
-
-    fn emptied(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.emptied.lock().expect("no panic while remembering")
     }
 
     /// How long the Service has been in this phase.
@@ -370,11 +371,8 @@ impl LoadBalancers for HarvesterLoadBalancers {
         let uid = service.uid().unwrap_or_default();
         let seen = self.see(service, nodes);
         self.remember(service, seen.phase());
-        match empty_status(&seen) {
-            EmptyStatus::Noted => drop(self.emptied().insert(uid.clone())),
-            EmptyStatus::AsBefore => {}
-            EmptyStatus::Forgotten => drop(self.emptied().remove(&uid)),
-        }
+        self.remember_own(service, &seen.load_balancer);
+        self.statuses.note(&uid, empty_status(&seen));
         let decision = decide(&seen);
         // nothing is tried now, so the next answer is the first; VMs that are not known for a moment end no row of answers
         let is_for_a_moment = seen.wanted && seen.backends.is_none();
@@ -403,7 +401,7 @@ impl LoadBalancers for HarvesterLoadBalancers {
         self.waiting.lock().expect("no panic while counting").remove(&uid);
         self.given_up.lock().expect("no panic while remembering").remove(&uid);
         self.refused.forget(&uid);
-        self.emptied().remove(&uid);
+        self.statuses.forget(&uid);
         Ok(())
     }
 

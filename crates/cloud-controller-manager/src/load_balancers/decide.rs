@@ -80,8 +80,8 @@ pub(super) struct Seen<'a> {
     pub(super) given_up: Option<GivenUp>,
     /// Harvester refused to make the object, and will until somebody changes a rule or a right there.
     pub(super) creation_refused: bool,
-    /// The status was empty since there is no object. What it shows on the host datapath now, where no annotation says whose that
-    /// is, somebody else wrote, and would write again.
+    /// The status was empty, and got nothing of this program since. What it shows on the host datapath now, where no annotation
+    /// says whose that is, somebody else wrote, and would write again.
     pub(super) shown_by_others: bool,
     /// How long the Service has been in its [`Phase`].
     pub(super) waited: Duration,
@@ -337,14 +337,13 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
             view.annotations = on_host();
             view.removal = Removal::Foreground;
             let lost = orphaned_on.map(|_| ingress(service).join(",")).filter(|lost| !lost.is_empty());
-            events.extend(lost.map(|lost| events::orphaned(service, &lost)));
+            events.extend(lost.map(|lost| events::orphaned_on_host(service, &lost)));
+            let goes = (taken_back || withheld) && seen.held == Held::Nothing || seen.held.is_lost();
             view.publish = match object.and_then(|object| status_address(object)) {
                 Some(address) if !taken_back && !withheld => {
                     Publish::Addresses(vec![IngressAddress::parse(address)])
                 }
-                _ if (taken_back || withheld) && seen.held == Held::Nothing || seen.held.is_lost() => {
-                    Publish::Withdrawn
-                }
+                _ if goes && !seen.shown_by_others => Publish::Withdrawn,
                 _ => Publish::Unchanged,
             };
         }

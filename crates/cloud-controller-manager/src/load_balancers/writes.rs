@@ -4,7 +4,7 @@
 //! another one at any time.
 
 use cloud_provider::Failure;
-use controller_kit::{ObjectKey, RawObject, ServerAnswers, refusal::is_gone, replace};
+use controller_kit::{ObjectKey, RawObject, refusal::is_gone, replace};
 use harvester_api::LoadBalancer;
 use kube::{
     ResourceExt,
@@ -40,11 +40,15 @@ impl HarvesterLoadBalancers {
         }
     }
 
-    /// Deletes the object that the cache shows, or else the one that the server has now, and no other: somebody may
+    /// Deletes the object of the UID that is `known`, or else the one that the server has now, and no other: somebody may
     /// have made one under its name again. Returns the object if it is still there.
-    async fn delete_object(&self, key: &ObjectKey) -> kube::Result<Option<RawObject<LoadBalancer>>> {
-        let uid = match self.objects.get(key) {
-            Some(object) => object.uid(),
+    async fn delete_object(
+        &self,
+        key: &ObjectKey,
+        known: Option<String>,
+    ) -> kube::Result<Option<RawObject<LoadBalancer>>> {
+        let uid = match known {
+            Some(uid) => Some(uid),
             None => self.api().get_metadata(&key.name).await?.uid(),
         };
         let Some(uid) = uid else { return Ok(None) };
@@ -55,22 +59,19 @@ impl HarvesterLoadBalancers {
 
     pub(super) async fn remove(&self, key: &ObjectKey) -> Result<(), Failure> {
         let answers = self.objects.answers();
-        match self.delete_object(key).await {
+        // when the answer comes, the cache may show another object that somebody made under this name
+        let known = self.objects.get(key).and_then(|object| object.uid());
+        let forget = || known.iter().for_each(|uid| answers.gone(key, uid));
+        match self.delete_object(key, known.clone()).await {
             Ok(Some(leaving)) => drop(answers.wrote(leaving)),
-            Ok(None) => self.forget(key, &answers),
+            Ok(None) => forget(),
             // with any other answer of this code the Service would go, and leave its object
-            Err(kube::Error::Api(status)) if is_gone(&status, &key.name) => self.forget(key, &answers),
+            Err(kube::Error::Api(status)) if is_gone(&status, &key.name) => forget(),
             Err(kube::Error::Api(status)) if status.is_conflict() => return Err(Failure::Outdated),
             Err(error) => return Err(failed("delete", key, error)),
         }
         // else the Service would go, and leave the object that the next server has
         if answers.are_of_this_server() { Ok(()) } else { Err(Failure::Outdated) }
-    }
-
-    fn forget(&self, key: &ObjectKey, answers: &ServerAnswers<RawObject<LoadBalancer>>) {
-        if let Some(uid) = self.objects.get(key).and_then(|object| object.uid()) {
-            answers.gone(key, &uid);
-        }
     }
 }
 
@@ -97,17 +98,19 @@ mod tests {
     }
 
     /// What came of a write that Harvester answers so, and the version that is known then; that was 5 of an object that is
-    /// not made by it. `is_elsewhere`: the cloud-config leads to another server meanwhile.
-    async fn after(write: Write, answer: Value, is_elsewhere: bool) -> (Result<(), Failure>, Option<String>) {
+    /// not made by it. `meanwhile` happens before the answer comes.
+    async fn after(
+        write: Write,
+        answer: Value,
+        meanwhile: fn(&Cache<RawObject<LoadBalancer>>),
+    ) -> (Result<(), Failure>, Option<String>) {
         let objects = Cache::<RawObject<LoadBalancer>>::empty();
         if !matches!(write, Write::Create { .. }) {
             objects.wrote(RawObject::from_json(object("5")).unwrap());
         }
         let under_way = objects.clone();
         let service = tower::service_fn(move |_: Request<Body>| {
-            if is_elsewhere {
-                under_way.relist_elsewhere();
-            }
+            meanwhile(&under_way);
             let code = answer["code"].as_u64().map_or(200, |code| u16::try_from(code).unwrap());
             let body = Body::from(answer.to_string().into_bytes());
             async move { Ok::<_, tower::BoxError>(Response::builder().status(code).body(body)?) }
@@ -139,9 +142,9 @@ mod tests {
         #[case] expected: Option<&str>,
         #[case] elsewhere: Option<&str>,
     ) {
-        let (_, known) = after(write.clone(), answer.clone(), false).await;
+        let (_, known) = after(write.clone(), answer.clone(), |_| ()).await;
         assert_eq!(known.as_deref(), expected);
-        let (_, known) = after(write, answer, true).await;
+        let (_, known) = after(write, answer, Cache::relist_elsewhere).await;
         assert_eq!(known.as_deref(), elsewhere);
     }
 
@@ -151,10 +154,23 @@ mod tests {
         for answer in [not_found("blue"), json!({"kind": "Status", "apiVersion": "v1", "status": "Success"})]
         {
             let delete = Write::Delete(ObjectKey::new("team-a", "blue"));
-            let (came, _) = after(delete.clone(), answer.clone(), false).await;
+            let (came, _) = after(delete.clone(), answer.clone(), |_| ()).await;
             assert!(came.is_ok());
-            let (came, _) = after(delete, answer, true).await;
+            let (came, _) = after(delete, answer, Cache::relist_elsewhere).await;
             assert!(matches!(came, Err(Failure::Outdated)), "{came:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn an_object_that_is_made_under_the_name_of_a_deleted_one_stays_known_when_the_answer_comes() {
+        let delete = Write::Delete(ObjectKey::new("team-a", "blue"));
+        let (came, known) = after(delete, not_found("blue"), |objects| {
+            let mut next = object("7");
+            next["metadata"]["uid"] = Value::from("next");
+            objects.wrote(RawObject::from_json(next).unwrap());
+        })
+        .await;
+        assert!(came.is_ok());
+        assert_eq!(known.as_deref(), Some("7"));
     }
 }

@@ -24,12 +24,15 @@ use test_cluster::{TestCluster, User};
 
 use super::{
     harness::{
-        ALLOCATED_ADDRESS, Ccm, LOADBALANCER_IPS, allocate, annotation, announce, announced_service,
-        create_service, harvester_says, ingress, join, limited, limited_to, load_balancer, service, told,
-        until,
+        ALLOCATED_ADDRESS, Ccm, FINALIZER, LOADBALANCER_IPS, allocate, annotation, announce,
+        announced_service, create_service, harvester_says, ingress, join, limited, limited_to, load_balancer,
+        service, told, until,
     },
     host_datapath::{CHECKED, start_with_two_nodes},
-    sharing::{ON_HOST, PRIMARY, ask, at, given, is, shared, start_on_host, told_about},
+    sharing::{
+        ON_HOST, PRIMARY, ask, ask_again, at, given, is, object_of, says_about, shared, start_on_host,
+        told_about,
+    },
 };
 
 const IPAM: &str = "cloudprovider.harvesterhci.io/ipam";
@@ -41,6 +44,49 @@ async fn delete_object(cluster: &TestCluster) {
     let key = format!("{}/{name}", cluster.guest_cluster().vm_namespace);
     cluster.harvester.delete::<LoadBalancer>(&key).await;
     cluster.settle().await;
+}
+
+/// Somebody deletes the object of a Service in Harvester.
+async fn delete_object_of(cluster: &TestCluster, name: &str) {
+    let object = object_of(cluster, name).await.expect("it has a LoadBalancer").name_any();
+    let key = format!("{}/{object}", cluster.guest_cluster().vm_namespace);
+    cluster.harvester.delete::<LoadBalancer>(&key).await;
+    cluster.settle().await;
+}
+
+/// `shop/api`, which shared the address of `shop/web`, has 127.9.0.2 by an object of its own.
+async fn shared_once(cluster: &TestCluster) {
+    ask(cluster, "api", 81, "web", ON_HOST).await;
+    ask_again(cluster, "shop/api", Value::Null).await;
+    says_about(cluster, "api", given("127.9.0.2")).await;
+    assert_eq!(shared(cluster, "shop/api").await.1.as_deref(), Some(""));
+    assert_eq!(ingress(&at(cluster, "shop/api").await), ["127.9.0.2"]);
+}
+
+/// The status that another controller writes, which serves the Service too.
+fn of_another() -> Value {
+    json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.7"}]}}})
+}
+
+/// The other controller writes again and again.
+async fn another_insists(cluster: &TestCluster, service: &str) {
+    for _ in 0..5 {
+        cluster.guest.patch_status::<Service>(service, of_another()).await;
+        cluster.settle().await;
+    }
+    assert_eq!(ingress(&at(cluster, service).await), ["192.0.2.7"]);
+}
+
+/// How often the program wrote the status of a Service.
+fn status_writes(cluster: &TestCluster) -> usize {
+    let mut writes = cluster.guest.work_of(User::CloudControllerManager);
+    writes.retain(|it| it.verb == "patch" && it.resource() == "services/status");
+    writes.len()
+}
+
+/// No pool has an address.
+fn not_ready() -> Value {
+    json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}})
 }
 
 async fn annotate(cluster: &TestCluster, key: &str, value: Value) {
@@ -82,13 +128,35 @@ fn refusing_while_another_writes(cluster: &TestCluster) -> Client {
             if request.method() != Method::POST || !request.uri().path().ends_with("/loadbalancers") {
                 return harvester.send(request).await.map_err(tower::BoxError::from);
             }
-            let shows = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.7"}]}}});
-            services.patch_status("web", &PatchParams::default(), &Patch::Merge(&shows)).await?;
+            services.patch_status("web", &PatchParams::default(), &Patch::Merge(&of_another())).await?;
             // until the watch has told it
             tokio::time::sleep(Duration::from_millis(100)).await;
             let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403,
                 "reason": "Forbidden", "message": "loadbalancers is forbidden"});
             Ok(Response::builder().status(403).body(Body::from(status.to_string().into_bytes()))?)
+        }
+    });
+    Client::new(service, namespace)
+}
+
+/// A client of the guest cluster. While the switch is on, another controller has its address in the Service's status before
+/// a write of that is answered.
+fn while_another_is_faster(cluster: &TestCluster, switch: Arc<AtomicBool>) -> Client {
+    let guest = cluster.guest.client(User::CloudControllerManager);
+    let services = Api::<Service>::namespaced(cluster.guest.client(User::Driver), "shop");
+    let namespace = guest.default_namespace().to_owned();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (guest, services) = (guest.clone(), services.clone());
+        let is_status = request.uri().path().ends_with("/services/web/status");
+        let is_followed = is_status && request.method() == Method::PATCH && switch.load(Ordering::SeqCst);
+        async move {
+            let answer = guest.send(request).await.map_err(tower::BoxError::from)?;
+            if is_followed {
+                services.patch_status("web", &PatchParams::default(), &Patch::Merge(&of_another())).await?;
+                // until the watch has told it
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            Ok::<_, tower::BoxError>(answer)
         }
     });
     Client::new(service, namespace)
@@ -158,15 +226,109 @@ test_cluster::component_tests! {
     #[simulated_only("ten seconds of refusals")]
     async fn an_address_of_another_controller_on_the_host_datapath_is_taken_away_once_at_most(cluster: TestCluster) {
         create_service(&cluster, CHECKED, "").await;
-        let shows = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.7"}]}}});
-        cluster.guest.patch_status::<Service>("shop/web", shows).await;
+        cluster.guest.patch_status::<Service>("shop/web", of_another()).await;
         let ccm = Ccm::start_on(&cluster, refusing_while_another_writes(&cluster), |_| ()).await;
         join(&cluster, "worker-1", "worker-1", "").await;
         join(&cluster, "worker-2", "worker-2", "").await;
         cluster.advance(Duration::from_secs(120)).await;
-        let mut taken_away = cluster.guest.requests();
-        taken_away.retain(|it| it.verb == "patch" && it.resource() == "services/status");
-        assert_eq!((published(&cluster).await.1, taken_away.len()), (vec!["192.0.2.7".to_owned()], 1));
+        let shown = vec!["192.0.2.7".to_owned()];
+        assert_eq!((published(&cluster).await.1, status_writes(&cluster)), (shown.clone(), 0), "it was there before");
+        ccm.stop().await;
+        // by now it could be an address that the program gave
+        let ccm = Ccm::start_on(&cluster, refusing_while_another_writes(&cluster), |_| ()).await;
+        cluster.advance(Duration::from_secs(120)).await;
+        assert_eq!((published(&cluster).await.1, status_writes(&cluster)), (shown, 1));
+        assert_eq!(told(&cluster, "AddressTakenBack").await, 1);
+        ccm.stop().await;
+    }
+
+    /// Whose status is full again before the program hears that it was emptied.
+    #[simulated_only("ten seconds of refusals")]
+    async fn an_object_is_tried_again_though_another_controller_fills_the_status_at_once(cluster: TestCluster) {
+        let (harvester, refuses) = refusing(&cluster);
+        let guest = while_another_is_faster(&cluster, refuses.clone());
+        let ccm = Ccm::start_between(&cluster, guest, harvester, |_| ()).await;
+        join(&cluster, "worker-1", "worker-1", "").await;
+        join(&cluster, "worker-2", "worker-2", "").await;
+        create_service(&cluster, CHECKED, "").await;
+        harvester_says(&cluster, given("127.9.0.1")).await;
+        cluster.guest.forget_requests();
+        refuses.store(true, Ordering::SeqCst);
+        delete_object(&cluster).await;
+        cluster.advance(Duration::from_secs(30)).await;
+        cluster.harvester.forget_requests();
+        cluster.advance(Duration::from_secs(120)).await;
+        let mut tries = cluster.harvester.requests();
+        tries.retain(|it| it.verb == "create" && it.resource() == "loadbalancers");
+        assert_eq!((published(&cluster).await.1, status_writes(&cluster)), (vec!["192.0.2.7".to_owned()], 1));
+        assert!(tries.len() > 1, "{tries:?}");
+        ccm.stop().await;
+    }
+
+    async fn an_address_of_another_controller_stays_while_no_pool_has_one(cluster: TestCluster) {
+        let ccm = start_with_two_nodes(&cluster).await;
+        create_service(&cluster, CHECKED, "").await;
+        harvester_says(&cluster, not_ready()).await;
+        another_insists(&cluster, "shop/web").await;
+        assert_eq!(status_writes(&cluster), 0);
+        ccm.stop().await;
+    }
+
+    /// A former process may have written what the status shows first.
+    async fn an_address_of_another_controller_is_taken_away_once_while_no_pool_has_one(cluster: TestCluster) {
+        create_service(&cluster, CHECKED, "").await;
+        cluster.guest.patch::<Service>("shop/web", json!({"metadata": {"finalizers": [FINALIZER]}})).await;
+        cluster.guest.patch_status::<Service>("shop/web", of_another()).await;
+        let ccm = start_with_two_nodes(&cluster).await;
+        harvester_says(&cluster, not_ready()).await;
+        another_insists(&cluster, "shop/web").await;
+        assert_eq!(status_writes(&cluster), 1);
+        ccm.stop().await;
+    }
+
+    async fn an_address_of_another_controller_stays_while_the_service_waits_for_its_primary(cluster: TestCluster) {
+        let ccm = start_with_two_nodes(&cluster).await;
+        ask(&cluster, "api", 81, "''", ON_HOST).await;
+        says_about(&cluster, "api", given("127.9.0.2")).await;
+        ask_again(&cluster, "shop/api", json!("web")).await;
+        cluster.guest.forget_requests();
+        delete_object_of(&cluster, "api").await;
+        assert_eq!(told_about(&cluster, "api", "AddressTakenBack").await.len(), 1);
+        another_insists(&cluster, "shop/api").await;
+        assert_eq!((status_writes(&cluster), told_about(&cluster, "api", "AddressTakenBack").await.len()), (1, 1));
+        ccm.stop().await;
+    }
+
+    /// It has the label still, which names nobody.
+    async fn an_object_that_comes_back_costs_a_service_that_shared_once_nothing(cluster: TestCluster) {
+        let ccm = start_on_host(&cluster).await;
+        shared_once(&cluster).await;
+        delete_object_of(&cluster, "api").await;
+        assert!(object_of(&cluster, "api").await.is_some(), "it is made again");
+        assert_eq!(ingress(&at(&cluster, "shop/api").await), ["127.9.0.2"]);
+        says_about(&cluster, "api", not_ready()).await;
+        assert_eq!(ingress(&at(&cluster, "shop/api").await), [""; 0], "no pool has it any more");
+        ccm.stop().await;
+    }
+
+    async fn the_address_of_a_service_that_shared_once_stays_where_machines_of_the_same_names_alone_are_listed(
+        cluster: TestCluster,
+    ) {
+        let ccm = start_on_host(&cluster).await;
+        shared_once(&cluster).await;
+        let wrong = json!({"metadata": {"annotations": {IPAM: "static"}}});
+        cluster.guest.patch::<Service>("shop/api", wrong).await;
+        cluster.settle().await;
+        ccm.stop().await;
+        for worker in ["worker-1", "worker-2"] {
+            let vm = format!("{}/{worker}", cluster.guest_cluster().vm_namespace);
+            cluster.harvester.delete::<VirtualMachine>(&vm).await;
+            join(&cluster, worker, worker, "").await;
+        }
+        delete_object_of(&cluster, "api").await;
+        let ccm = Ccm::start(&cluster).await;
+        assert_eq!(ingress(&at(&cluster, "shop/api").await), ["127.9.0.2"]);
+        assert_eq!(told_about(&cluster, "api", "AddressTakenBack").await, [""; 0]);
         ccm.stop().await;
     }
 

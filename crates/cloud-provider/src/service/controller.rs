@@ -120,8 +120,10 @@ impl<C: LoadBalancers> ServiceController<C> {
     }
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let mut emptied = None;
         'rounds: for _ in 0..ROUNDS {
-            let Some(mut service) = self.services.get(&key) else { return Ok(Action::AwaitChange) };
+            let Some(newest) = self.services.get(&key) else { return Ok(Action::AwaitChange) };
+            let mut service = emptied.take().unwrap_or(newest);
             let Decision { view, mut write, events } = self.cloud.decide(&service, &self.nodes.get());
             let seen = Seen { has_write: write.is_some(), view, events, ..self.see(&service) };
             let plan = decide(&seen);
@@ -147,8 +149,11 @@ impl<C: LoadBalancers> ServiceController<C> {
                 tracing::debug!(service = %key, ?step);
                 let is_next_made = absent && step == Step::Unpublish && steps.peek() == Some(&Step::Apply);
                 match self.act(&service, &seen, &step, &mut write).await {
-                    // somebody else may fill it at once: the next decision has seen that it was empty
-                    Ok(_) if is_next_made => continue 'rounds,
+                    // somebody else may fill it at once: the next decision goes by the version that was empty
+                    Ok(ours) if seen.wanted && step == Step::Unpublish => {
+                        emptied = ours;
+                        continue 'rounds;
+                    }
                     // the next step goes by the version that we wrote, and by no newer one
                     Ok(ours) => service = ours.unwrap_or(service),
                     Err(Failure::Outdated) => return Ok(Action::RequeueAfter(AFTER_CONFLICT)),

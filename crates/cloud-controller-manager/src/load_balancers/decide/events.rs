@@ -48,6 +48,24 @@ pub(super) fn orphaned_while_it_waits(service: &Service, lost: &str) -> PendingE
     deleted(service, lost, "and is not made again while the Service asks for the address of another one")
 }
 
+/// As [`orphaned`], on the host datapath: nothing says whose address the status shows.
+pub(super) fn orphaned_on_host(service: &Service, lost: &str) -> PendingEvent {
+    without_object(service, lost, "none can be made")
+}
+
+/// As [`orphaned_on_host`], while the Service waits for a primary.
+pub(super) fn orphaned_on_host_while_it_waits(service: &Service, lost: &str) -> PendingEvent {
+    without_object(service, lost, "none is made while the Service asks for the address of another one")
+}
+
+fn without_object(service: &Service, lost: &str, why_none: &str) -> PendingEvent {
+    let sentence = format!(
+        "this Service has no LoadBalancer object in Harvester and {why_none}, so {lost} may be given to another and is taken \
+         out of its status; another controller that gave it writes it again"
+    );
+    gone(service, lost, &sentence)
+}
+
 fn deleted(service: &Service, lost: &str, why_none: &str) -> PendingEvent {
     let sentence = format!(
         "the LoadBalancer object of this Service was deleted in Harvester {why_none}, so its address {} may be given to \

@@ -26,7 +26,7 @@ use super::{
     ingress, is_leased, settled,
     sharing::{Held, Sharing},
 };
-use crate::datapath::Datapath;
+use crate::{datapath::Datapath, load_balancers::sharing::label};
 
 /// The annotations for kube-vip, and whether the status must go. `lost`: the address that Harvester took back.
 pub(super) fn decide(
@@ -105,10 +105,10 @@ pub(super) fn path_of_orphaned_address(seen: &Seen<'_>, forbidden: bool) -> Opti
     was_given.then_some(path)
 }
 
-/// What is remembered of the status of a Service without object: [`Seen::shown_by_others`].
+/// What is remembered of the status of a Service: [`Seen::shown_by_others`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::load_balancers) enum EmptyStatus {
-    /// It is empty now.
+    /// It is empty now, or shows what somebody else wrote.
     Noted,
     /// It shows something: whose that is says what was noted before.
     AsBefore,
@@ -116,18 +116,24 @@ pub(in crate::load_balancers) enum EmptyStatus {
     Forgotten,
 }
 
-/// The note about the status as it is seen. What a Service shows that shares an address comes from the object of its primary,
-/// and is written by this program; one without finalizer has nothing of ours, and is in no clean-up.
+/// The note about the status as it is seen. This program writes a status after a decision that sees an address in the object
+/// of the Service, or that the Service shares one: then it forgets. One without finalizer and object shows nothing of ours.
 pub(in crate::load_balancers) fn empty_status(seen: &Seen<'_>) -> EmptyStatus {
-    let is_alone = seen.held == Held::Nothing && matches!(seen.sharing, Sharing::Own);
-    if !matches!(seen.load_balancer, Found::Absent) || !seen.wanted || !is_alone {
+    let service = seen.service;
+    let is_new = !service.finalizers().iter().any(|name| name == FINALIZER);
+    let (is_absent, has_address) = match &seen.load_balancer {
+        Found::Absent => (true, false),
+        Found::Present(object) => (false, super::status_address(object).is_some()),
+        // nothing is written meanwhile
+        Found::Unlisted | Found::Unreadable(_) => return EmptyStatus::AsBefore,
+    };
+    let may_be_written = has_address || label(service).is_some() || matches!(seen.sharing, Sharing::With(_));
+    if !seen.wanted || may_be_written {
         EmptyStatus::Forgotten
-    } else if !ingress(seen.service).is_empty() {
-        EmptyStatus::AsBefore
-    } else if seen.service.finalizers().iter().any(|name| name == FINALIZER) {
+    } else if ingress(service).is_empty() || is_absent && is_new {
         EmptyStatus::Noted
     } else {
-        EmptyStatus::Forgotten
+        EmptyStatus::AsBefore
     }
 }
 

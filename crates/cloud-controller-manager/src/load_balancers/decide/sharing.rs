@@ -13,7 +13,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use cloud_provider::{Decision, IngressAddress, Labels, LoadBalancerState, Publish, Removal, View};
 use controller_kit::{Explanation, ObjectKey, PendingEvent, RawObject};
-use harvester_api::{LoadBalancer, annotations, labels, names::DHCP_ADDRESS};
+use harvester_api::{LoadBalancer, annotations, labels};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -202,16 +202,20 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
     };
     let asked = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS);
     let is_asked = given.is_some() && asked == given.as_deref().map(handover::latest).as_ref();
+    let is_others = path == Datapath::Host && seen.shown_by_others;
     let shows = match path {
-        Datapath::Host => !ingress(service).is_empty() || seen.is_carried,
+        Datapath::Host => !ingress(service).is_empty() && !is_others || seen.is_carried,
         Datapath::Guest => given.as_ref().is_some_and(|lost| handover::came_of(lost, service)),
     };
     let goes_on = goes_on(seen);
-    events.extend(told(seen, goes_on || keeps_lease(seen)));
     if seen.held == Held::Nothing && (!is_asked && !shows || !handover::is_right_harvester(seen)) {
+        // a wish that kube-vip announces by itself was not given to the Service
+        let keeps = is_asked || ingress(service).iter().any(|ip| !handover::is_wished(service, ip));
+        events.extend(told(seen, keeps));
         events.extend(events::not_allocated(service));
         return Decision { view, write: None, events };
     }
+    events.extend(told(seen, goes_on));
     if path == Datapath::Host {
         view.annotations = super::on_host();
         view.removal = Removal::Foreground;
@@ -235,7 +239,9 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
                 view.publish = publish;
             }
         }
-        events.extend(events::overdue_announcement(seen));
+        let asks = asked.is_some_and(|asked| !asked.is_empty())
+            || view.annotations.contains_key(annotations::KUBE_VIP_LOADBALANCER_IPS);
+        events.extend(events::overdue_announcement(seen).filter(|_| asks));
         view.again = again(seen);
         return Decision { view, write: None, events };
     }
@@ -244,15 +250,20 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
     }
     view.load_balancer = LoadBalancerState::Present { addresses: Vec::new() };
     if shows {
-        view.publish = Publish::Withdrawn;
+        // what another controller shows it would show again
+        view.publish = if is_others { Publish::Unchanged } else { Publish::Withdrawn };
     } else {
         // the last word: from now on the primary may go
         view.labels = own_labels(service);
     }
+    let is_orphaned = seen.held == Held::Nothing;
+    if path == Datapath::Host && is_orphaned && view.publish == Publish::Withdrawn {
+        let lost = Some(ingress(service).join(",")).filter(|lost| !lost.is_empty());
+        events.extend(lost.map(|lost| events::orphaned_on_host_while_it_waits(service, &lost)));
+    }
     if path == Datapath::Guest
         && let Some(lost) = given
     {
-        let is_orphaned = seen.held == Held::Nothing;
         let told = if is_orphaned { events::orphaned_while_it_waits } else { events::taken_back };
         events.extend((!revoked && (shows || is_asked)).then(|| told(service, &lost)));
         view.annotations.extend(handover::withdrawing(service, lost));
@@ -296,14 +307,6 @@ fn kept(seen: &Seen<'_>, object: &RawObject<LoadBalancer>) -> Option<Value> {
             keep_for_secondaries(seen, object, json);
         }
     })
-}
-
-/// Whether the Service shows the lease that it got by an object of its own, which is gone.
-fn keeps_lease(seen: &Seen<'_>) -> bool {
-    let recorded = handover::given(seen.service, None);
-    seen.held == Held::Nothing
-        && recorded.is_some_and(|recorded| handover::latest(&recorded) == DHCP_ADDRESS)
-        && !ingress(seen.service).is_empty()
 }
 
 /// Whether a Service that cannot share now keeps what it was given. On the host datapath the label comes before the

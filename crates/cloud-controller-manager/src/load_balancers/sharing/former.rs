@@ -5,13 +5,41 @@ use std::collections::BTreeSet;
 use controller_kit::ObjectKey;
 use harvester_api::LoadBalancer;
 use k8s_openapi::api::core::v1::Service;
+use kube::ResourceExt;
 
 use super::{
-    HarvesterLoadBalancers, address_to_share, addresses_in, allocated, ingress, is_leased, label, listed,
-    same, status_address, staying,
+    Found, HarvesterLoadBalancers, address_to_share, addresses_in, allocated, ingress, is_leased, is_marked,
+    label, listed, same, status_address, staying,
 };
 
 impl HarvesterLoadBalancers {
+    /// Remembers what the status of a Service that shared once shows, where its own object has all of that.
+    pub(in crate::load_balancers) fn remember_own(&self, service: &Service, own: &Found) {
+        let uid = service.uid().unwrap_or_default();
+        if !is_marked(service) || label(service).is_some() {
+            return self.statuses.forget_own(&uid);
+        }
+        let shown = ingress(service);
+        let own: Vec<_> = own.object().into_iter().flat_map(|own| addresses_in(own)).collect();
+        if !shown.is_empty() && shown.iter().all(|shown| own.iter().any(|ip| same(ip, shown))) {
+            self.statuses.note_own(&uid, &shown);
+        }
+    }
+
+    /// Whether the status of a Service that shared once shows what its own object gave, and nothing has now: somebody deleted
+    /// that object. The address goes then as that of a Service that never shared. With an object that never had it, it is of a
+    /// former primary.
+    pub(super) fn shows_what_its_own_object_gave(&self, service: &Service, own: &Found) -> bool {
+        if label(service).is_some()
+            || !self.objects.malformed().is_empty()
+            || !self.owners(service).is_empty()
+        {
+            return false;
+        }
+        let was_own = || self.statuses.was_own(&service.uid().unwrap_or_default(), &ingress(service));
+        matches!(own, Found::Absent) || was_own()
+    }
+
     /// The Services that used the address of this one and show it still. Their label goes with the write that gives them
     /// another address, which comes into the status later: so long the former one may be announced. No author of a
     /// Service writes its status. `users`: those that use it now.

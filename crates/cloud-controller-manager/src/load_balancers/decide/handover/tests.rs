@@ -1,13 +1,15 @@
 use std::sync::Arc;
 
 use cloud_provider::{FINALIZER, Publish};
+use controller_kit::ObjectKey;
+use harvester_api::labels;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::{
     super::{
         Write,
-        sharing::{Held, Sharing},
+        sharing::{Held, Primary, Sharing},
         tests::{decided, object, reasons, seen, service},
     },
     *,
@@ -16,6 +18,11 @@ use crate::datapath::{AllowedDatapaths, Policy};
 
 const ASKED: &str = annotations::KUBE_VIP_LOADBALANCER_IPS;
 const GIVEN: &str = annotations::ALLOCATED_ADDRESS;
+
+const DELETED: &str = "the LoadBalancer object of this Service was deleted in Harvester and cannot be made again, so its \
+    address 10.0.0.9 may be given to another and is announced no more";
+const WITHOUT_OBJECT: &str = "this Service has no LoadBalancer object in Harvester and none can be made, so 10.0.0.9 may be \
+    given to another and is taken out of its status; another controller that gave it writes it again";
 
 /// A Service that shows this address, with these annotations for kube-vip.
 fn showing(shown: &str, asked: Option<&str>, given: &str) -> Service {
@@ -91,18 +98,17 @@ fn on_host() -> Value {
 
 /// The pool has the address back, and may give it to another.
 #[rstest]
-#[case::guest(on_guest())]
-#[case::guest_after_a_restart_in_between(json!({GIVEN: "10.0.0.9"}))]
-#[case::host(on_host())]
+#[case::guest(on_guest(), DELETED)]
+#[case::guest_after_a_restart_in_between(json!({GIVEN: "10.0.0.9"}), DELETED)]
+#[case::host(on_host(), WITHOUT_OBJECT)]
 fn an_address_whose_object_is_gone_goes_where_a_fault_keeps_another_object_from_being_made(
     #[case] there: Value,
+    #[case] expected: &str,
 ) {
     let mut had = wrong(&there);
     let gone = decided(&had, None, |_| {});
     assert_eq!((&gone.write, &gone.view.publish), (&None, &Publish::Withdrawn));
     assert_eq!(reasons(&gone), ["AddressTakenBack", "InvalidIPAM"]);
-    let expected = "the LoadBalancer object of this Service was deleted in Harvester and cannot be made again, so its \
-        address 10.0.0.9 may be given to another and is announced no more";
     assert_eq!(gone.events[0].message, expected);
     if there.get(GIVEN).is_some() {
         assert_eq!(gone.view.annotations[GIVEN].as_deref(), Some("10.0.0.9"), "the record stays");
@@ -200,6 +206,24 @@ fn an_address_that_no_object_gave_or_that_an_unseen_one_may_hold_stays_published
     assert_ne!(decision.view.publish, Publish::Withdrawn);
     assert_eq!(decision.view.annotations.get(ASKED), None);
     assert!(!reasons(&decision).contains(&"AddressTakenBack"));
+}
+
+/// No pool has an address, or the one that it shared is lost.
+#[rstest]
+#[case::no_pool_has_one(true, Held::Nothing)]
+#[case::the_shared_one_is_lost(false, Held::Lost)]
+fn an_address_on_the_host_datapath_that_another_controller_would_write_again_stays(
+    #[case] is_refused: bool,
+    #[case] held: Held,
+    #[values(false, true)] shown_by_others: bool,
+) {
+    let no = object("vm", &json!({"conditions": [{"type": "Ready", "status": "False"}]}));
+    let had = wrong(&on_host());
+    let decision = decided(&had, is_refused.then_some(&no), |seen| {
+        (seen.held, seen.shown_by_others) = (held.clone(), shown_by_others);
+    });
+    let expected = if shown_by_others { Publish::Unchanged } else { Publish::Withdrawn };
+    assert_eq!(decision.view.publish, expected);
 }
 
 #[test]
@@ -345,17 +369,24 @@ fn an_address_in_the_status_is_the_one_that_was_given_in_every_form(
 #[rstest]
 #[case::empty(&[], true, |_: &mut Seen<'_>| (), EmptyStatus::Noted)]
 #[case::of_anybody(&["192.0.2.7"], true, |_: &mut Seen<'_>| (), EmptyStatus::AsBefore)]
-#[case::not_ours_yet(&[], false, |_: &mut Seen<'_>| (), EmptyStatus::Forgotten)]
+#[case::not_ours_yet(&[], false, |_: &mut Seen<'_>| (), EmptyStatus::Noted)]
+#[case::of_anybody_and_not_ours_yet(&["192.0.2.7"], false, |_: &mut Seen<'_>| (), EmptyStatus::Noted)]
 #[case::with_an_object(&[], true, |seen: &mut Seen<'_>| {
     seen.load_balancer = Found::Present(Arc::new(object("vm", &json!({}))));
+}, EmptyStatus::Noted)]
+// somebody took our finalizer off
+#[case::of_anybody_with_an_object(&["192.0.2.7"], false, |seen: &mut Seen<'_>| {
+    seen.load_balancer = Found::Present(Arc::new(object("vm", &json!({}))));
+}, EmptyStatus::AsBefore)]
+#[case::with_an_address(&[], true, |seen: &mut Seen<'_>| {
+    seen.load_balancer = Found::Present(Arc::new(object("vm", &json!({"address": "192.0.2.9"}))));
 }, EmptyStatus::Forgotten)]
+// nothing is written so long
 #[case::before_the_objects_were_listed(&[], true, |seen: &mut Seen<'_>| seen.load_balancer = Found::Unlisted,
-    EmptyStatus::Forgotten)]
+    EmptyStatus::AsBefore)]
 #[case::of_another_type(&[], true, |seen: &mut Seen<'_>| seen.wanted = false, EmptyStatus::Forgotten)]
-// it shows what its primary has
-#[case::that_shares(&["192.0.2.7"], true, |seen: &mut Seen<'_>| seen.held = Held::Proven, EmptyStatus::Forgotten)]
 #[case::that_waits_for_a_primary(&[], true, |seen: &mut Seen<'_>| seen.sharing = Sharing::Waits(String::new()),
-    EmptyStatus::Forgotten)]
+    EmptyStatus::Noted)]
 fn an_empty_status_is_remembered_of_a_service_that_has_nothing_of_ours(
     #[case] shown: &[&str],
     #[case] has_finalizer: bool,
@@ -369,4 +400,32 @@ fn an_empty_status_is_remembered_of_a_service_that_has_nothing_of_ours(
     let mut seen = seen(&service);
     change(&mut seen);
     assert_eq!(empty_status(&seen), expected);
+}
+
+/// It shows what its primary has.
+#[rstest]
+#[case::that_is_to_share(None, true)]
+#[case::that_shared_and_waits(Some("shop.main"), false)]
+fn no_empty_status_is_remembered_of_a_service_that_shares_an_address(
+    #[case] label: Option<&str>,
+    #[case] is_to_share: bool,
+) {
+    let mut service = service(&json!({}), &json!({}));
+    service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+    service.metadata.labels =
+        label.map(|label| [(labels::PRIMARY_SERVICE.to_owned(), label.to_owned())].into());
+    let mut seen = seen(&service);
+    seen.sharing = if is_to_share {
+        Sharing::With(Primary {
+            service: ObjectKey::new("shop", "main"),
+            path: Datapath::Host,
+            address: None,
+            network: None,
+            carries: false,
+            taken_back: false,
+        })
+    } else {
+        Sharing::Waits(String::new())
+    };
+    assert_eq!(empty_status(&seen), EmptyStatus::Forgotten);
 }

@@ -1,3 +1,4 @@
+use harvester_api::names::DHCP_ADDRESS;
 use rstest::rstest;
 use serde_json::json;
 
@@ -206,7 +207,34 @@ fn an_address_of_its_own_that_is_gone_is_withdrawn_while_it_waits() {
             change(seen);
         });
         assert_eq!(unknown.view, View::default());
+        let told = &unknown.events[0].message;
+        assert!(told.ends_with("; until then it keeps the address that it has"), "{told}");
     }
+}
+
+/// Nothing says whose address the status shows.
+#[rstest]
+#[case::shown(Some("10.0.0.7"), false, Publish::Withdrawn, &["WaitingForPrimary", "AddressTakenBack"])]
+#[case::not_shown(None, false, Publish::NotOurs, &["WaitingForPrimary"])]
+#[case::that_another_controller_would_write_again(
+    Some("10.0.0.7"), true, Publish::NotOurs, &["WaitingForPrimary"])]
+fn on_the_host_datapath_an_address_without_an_object_is_withdrawn_while_it_waits(
+    #[case] shown: Option<&str>,
+    #[case] shown_by_others: bool,
+    #[case] publish: Publish,
+    #[case] told: &[&str],
+) {
+    let service = asking(&json!({annotations::RECORDED_DATA_PATH: "host"}), None, shown);
+    let decision = decided(&service, None, |seen| {
+        seen.sharing = Sharing::Waits("shop/main is not there".into());
+        seen.shown_by_others = shown_by_others;
+    });
+    assert_eq!((&decision.view.publish, &reasons(&decision)[..]), (&publish, told));
+    let expected = "this Service has no LoadBalancer object in Harvester and none is made while the Service asks for the \
+        address of another one, so 10.0.0.7 may be given to another and is taken out of its status; another controller that \
+        gave it writes it again";
+    let message = decision.events.get(1).map(|event| event.message.as_str());
+    assert_eq!(message, (told.len() > 1).then_some(expected));
 }
 
 /// It is kube-vip's own, and no pool gives it to another.
@@ -509,17 +537,17 @@ fn a_service_that_keeps_a_shared_address_shows_it_again_before_kube_vip_is_asked
     let of = |held: &Held, shown| {
         decided(&asking(&record, Some("shop.main"), shown), None, |seen| {
             seen.sharing = Sharing::Waits("service shop/main is being deleted".into());
-            seen.held = held.clone();
+            (seen.held, seen.waited) = (held.clone(), super::super::ANNOUNCEMENT);
         })
-        .view
     };
-    let first = of(&Held::Proven, None);
+    let first = of(&Held::Proven, None).view;
     assert_eq!((&first.publish, first.annotations.get(IPS)), (&Publish::Addresses(ip("10.0.0.9")), None));
-    let then = of(&Held::Proven, Some("10.0.0.9"));
+    let then = of(&Held::Proven, Some("10.0.0.9")).view;
     assert_eq!((&then.publish, then.annotations[IPS].as_deref()), (&Publish::NotOurs, Some("10.0.0.9")));
     // no object of the primary gives it now, and whoever writes Services may have written the rest
     let unproven = of(&Held::Valid, None);
-    assert_eq!((&unproven.publish, unproven.annotations.get(IPS)), (&Publish::NotOurs, None));
+    assert_eq!((&unproven.view.publish, unproven.view.annotations.get(IPS)), (&Publish::NotOurs, None));
+    assert_eq!(reasons(&unproven), ["WaitingForPrimary"], "kube-vip is asked for nothing");
 }
 
 /// Its own object, which gave it the lease, was deleted as it was of another type.

@@ -200,6 +200,9 @@ fn every_fault_of_the_go_programs_is_named_by_a_test_or_says_why_not() {
         };
         let all = groups.iter().flat_map(|(group, count)| (1..=*count).map(move |at| format!("{group}{at}")));
         let missing: Vec<_> = all.filter(|fault| !is_told(fault)).collect();
-        assert!(missing.is_empty(), "{name}: a test cites these, or a sentence says why none does: {missing:?}");
+        assert!(
+            missing.is_empty(),
+            "{name}: a test cites these, or a sentence says why none does: {missing:?}"
+        );
     }
 }

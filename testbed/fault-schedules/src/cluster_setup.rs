@@ -31,6 +31,13 @@ impl Pool {
         format!("{}{}", self.subnet, random.u8(first..=last))
     }
 
+    /// Whether this is one of its IPv4 addresses.
+    pub(crate) fn offers(&self, address: &str) -> bool {
+        let [first, last] = self.ends;
+        let part = address.strip_prefix(self.subnet).and_then(|part| part.parse().ok());
+        part.is_some_and(|part: u8| (first..=last).contains(&part))
+    }
+
     /// Its addresses as one range of each family, or as two, the first of which drains.
     pub(crate) fn ranges(&self, drain: bool) -> Value {
         let v4 = |first: u8, last: u8| {

@@ -278,7 +278,19 @@ fn check(
     let status = balancer.status.clone().unwrap_or_default();
     let annotation = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS).map(String::as_str);
     let ingress = ingress(service);
+    let demand = |object: &BTreeMap<String, String>, key: &str| object.get(key).cloned().filter(|_| !leased);
+    assert_eq!(
+        demand(balancer.annotations(), annotations::REQUESTED_IP_STRICT),
+        demand(service.annotations(), annotations::SERVICE_IP),
+        "what the LoadBalancer of {name} demands, {options:?}"
+    );
     let mut given = of_its_families(service, &pool_addresses(balancer));
+    // of a demand that cannot be met it shows what it had before, or nothing
+    let is_unmet =
+        demand(service.annotations(), annotations::SERVICE_IP).is_some_and(|it| !given.contains(&it));
+    if is_unmet && ingress.is_empty() && annotation.is_none() {
+        return Vec::new();
+    }
     // of two that it requires the Service is handed none while one is missing, unless it had that one before, or has an object
     // on the host data path, where there is no second one
     let requires_two = options.families == Families::Required;

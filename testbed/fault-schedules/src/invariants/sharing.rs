@@ -84,7 +84,11 @@ impl<'a> Sharing<'a> {
             && ServiceOptions::asked_by(primary).families == Families::Required
             && !primary.annotations().contains_key(annotations::KUBE_VIP_LOADBALANCER_IPS)
             && pool_addresses(object).len() < 2;
-        let address = address.filter(|address| !address.is_empty() && !lacks_one);
+        // nor has one with a demand that is not met, unless it had another address before
+        let address = address.filter(|address| {
+            let is_withheld = demands_another(primary, address) && ingress(primary).is_empty();
+            !address.is_empty() && !lacks_one && !is_withheld
+        });
         Some(Shared { primary, object, address })
     }
 
@@ -102,6 +106,7 @@ impl<'a> Sharing<'a> {
     pub(super) fn must_not_wait(&self, service: &Service) {
         let Some(end) = self.end(service) else { return };
         let Some(Shared { primary, object, address: Some(address) }) = self.primary(end) else { return };
+        let address = &address;
         let label = format!("shop.{end}");
         let has_it = |it: &Service| it.labels().get(labels::PRIMARY_SERVICE) == Some(&label);
         if has_it(service) {
@@ -109,7 +114,7 @@ impl<'a> Sharing<'a> {
         }
         let wanted = ports(service);
         let mut group = self.services.values().filter(|it| it.name_any() == end || has_it(it));
-        let conflicts = group.any(|it| !ports(it).is_disjoint(&wanted));
+        let conflicts = group.any(|it| !ports(it).is_disjoint(&wanted)) || demands_another(service, address);
         let own = self.objects.get(&service.name_any());
         let annotation = |key: &str| service.annotations().get(key).map_or("", String::as_str);
         let host = object.spec.workload() == WorkloadType::Vm;
@@ -169,6 +174,11 @@ impl<'a> Sharing<'a> {
 /// The name of the Service whose address this one asks for.
 pub(super) fn asked(service: &Service) -> Option<&str> {
     service.annotations().get(annotations::PRIMARY_SERVICE)?.strip_prefix("shop/")
+}
+
+/// Whether the Service demands another address than this.
+fn demands_another(service: &Service, address: &str) -> bool {
+    service.annotations().get(annotations::SERVICE_IP).is_some_and(|demanded| demanded != address)
 }
 
 /// # Panics

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use harvester_api::{IPPool, LoadBalancer};
+use harvester_api::{IPPool, LoadBalancer, annotations};
+use kube::ResourceExt as _;
 use test_cluster::TestCluster;
 
 use super::{families, holder, is_ipv6, source};
@@ -47,7 +48,8 @@ pub(super) fn pools(source: AddressSource, ipv6: bool, falls_over: bool) -> Vec<
 /// - who asks for one family, or is content with one of two, has one of each family of which a pool has one free and room for
 ///   it in its quota;
 /// - who requires both has both where there are both, in one pool that has room for two in its quota or in two pools with
-///   room for one; with one of them it has the other as soon as that is free. Otherwise it may wait though there is one.
+///   room for one; with one of them it has the other as soon as that is free. Otherwise it may wait though there is one;
+/// - who demands one has it, unless it is another's, or of no pool for it, or a quota has no room for two while it moves.
 ///
 /// # Panics
 /// Where somebody does.
@@ -68,6 +70,13 @@ pub(super) async fn nobody_waits_in_vain(
             let of = pools(source, ipv6, falls_over);
             of.into_iter().map(|pool| pool.name).find(|name| rooms[name].gives(ipv6, addresses))
         };
+        if let Some(demanded) = balancer.annotations().get(annotations::REQUESTED_IP_STRICT) {
+            let of = pools(source, is_ipv6(demanded), falls_over);
+            let gives = of.into_iter().find(|pool| pool.offers(demanded) && rooms[pool.name].quota > 0);
+            let is_met = recorded.get(demanded).is_some() || gives.is_none();
+            assert!(is_met, "{holder} waits for {demanded}, which is free");
+            continue;
+        }
         let one = |ipv6: bool| if has(ipv6) { None } else { gives(ipv6, 1) };
         let in_vain = match families {
             Families::One => one(false),

@@ -1,6 +1,6 @@
 //! The program that made a record, according to the pool's managedFields.
 
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
 use harvester_api::IPPool;
 use kube::ResourceExt;
@@ -9,24 +9,36 @@ use serde_json::Value;
 /// The field manager of the load balancer, the Go program's and ours: the user agent up to the first `/`.
 pub const OURS: &str = "harvester-load-balancer";
 
+/// The field manager of the node driver, whose records are for machines.
+pub const NODE_DRIVER: &str = "docker-machine-driver-harvester";
+
 /// The other program that made the record of this address; none if the load balancer did, or nobody is known to.
 /// However the key is written.
 pub fn foreign(pool: &IPPool, address: IpAddr) -> Option<String> {
-    let is_of = |field: &String| {
-        let key = field.strip_prefix("f:").and_then(|key| key.parse::<IpAddr>().ok());
-        key.is_some_and(|key| key.to_canonical() == address)
-    };
     let owners: Vec<_> = pool
         .managed_fields()
         .iter()
         .filter(|entry| {
             let fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
-            let allocated = fields.and_then(|fields| fields.pointer("/f:status/f:allocated"));
-            allocated.and_then(Value::as_object).is_some_and(|fields| fields.keys().any(is_of))
+            records(fields).any(|recorded| recorded == address)
         })
         .map(|entry| entry.manager.clone().unwrap_or_default())
         .collect();
     if owners.iter().any(|manager| manager == OURS) { None } else { owners.into_iter().next() }
+}
+
+/// The addresses whose records the load balancer made.
+pub fn ours(pool: &IPPool) -> BTreeSet<IpAddr> {
+    let entries = pool.managed_fields().iter().filter(|entry| entry.manager.as_deref() == Some(OURS));
+    entries.flat_map(|entry| records(entry.fields_v1.as_ref().map(|fields| &fields.0))).collect()
+}
+
+/// The addresses whose records are among the fields.
+fn records(fields: Option<&Value>) -> impl Iterator<Item = IpAddr> {
+    let allocated = fields.and_then(|fields| fields.pointer("/f:status/f:allocated"));
+    let keys = allocated.and_then(Value::as_object).into_iter().flat_map(|fields| fields.keys());
+    let addresses = keys.filter_map(|field| field.strip_prefix("f:")?.parse::<IpAddr>().ok());
+    addresses.map(|address| address.to_canonical())
 }
 
 #[cfg(test)]
@@ -52,6 +64,8 @@ mod tests {
         let pool: IPPool = serde_json::from_value(json!({"metadata": {"name": "edge",
             "managedFields": owners.iter().map(entry).collect::<Vec<_>>()}, "spec": {"ranges": []}}))
         .unwrap();
-        assert_eq!(foreign(&pool, [10, 0, 0, 7].into()).as_deref(), expected);
+        let address = IpAddr::from([10, 0, 0, 7]);
+        assert_eq!(foreign(&pool, address).as_deref(), expected);
+        assert_eq!(ours(&pool).contains(&address), owners.contains(&(OURS, "10.0.0.7")));
     }
 }

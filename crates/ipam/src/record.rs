@@ -84,6 +84,14 @@ impl<'a> Request<'a> {
         asked.is_none_or(|asked| asked == Family::of(address))
     }
 
+    /// The families of which it may be given an address, in the order in which they are tried. The cloud controller manager in
+    /// Go names none, and serves IPv4 alone.
+    fn families(self) -> impl Iterator<Item = Family> {
+        [Family::V4, Family::V6]
+            .into_iter()
+            .filter(move |family| self.family.is_none_or(|asked| asked == *family))
+    }
+
     fn rests(&self, address: IpAddr) -> bool {
         self.resting.is_some_and(|resting| resting.end_of(address).is_some())
     }
@@ -230,8 +238,8 @@ impl Record {
 
     /// Gives the holder an address: the one that it has; else the one that it believes to have; else the one that it
     /// had last; else one that a namesake had last (the same Service before it was made again); else the next one of the
-    /// round robin that nobody had; else the next one. A claim of no family gets one of IPv6 by the round robin only where it
-    /// finds none of IPv4. An address of its past that is not to be had any more (taken, out of range, now the gateway) is
+    /// round robin that nobody had; else the next one. A claim of no family gets one of IPv6 anew, also of its past, only where
+    /// it finds none of IPv4. An address of its past that is not to be had any more (taken, out of range, now the gateway) is
     /// passed over, not an error. `taken` answers whether an address is in use by somebody whom this record does not know.
     ///
     /// # Errors
@@ -270,7 +278,6 @@ impl Record {
                 && (!request.rests(*address) || known == Some(*address) || self.was_of(*address, holder))
                 && !taken(*address)
         };
-        let past = known.into_iter().chain(self.past(request)).find(free);
         let next = |family: Family| {
             // in a pool that has gone round once nobody looks for one that nobody had
             let all_touched = ranges.total() <= (self.held.len() + self.history.len()) as u128;
@@ -290,14 +297,15 @@ impl Record {
             });
             untouched.or(touched)
         };
-        let address = past.or_else(|| match among {
-            Some(addresses) => addresses.iter().copied().find(free),
-            // the cloud controller manager in Go names none, and serves IPv4 alone
-            None => {
-                let asked = |family: &Family| request.family.is_none_or(|requested| requested == *family);
-                [Family::V4, Family::V6].into_iter().filter(asked).find_map(next)
-            }
-        });
+        let of_family = |family: Family| {
+            self.past(request, family).find(free).or_else(|| match among {
+                Some(addresses) => {
+                    addresses.iter().copied().filter(|address| Family::of(*address) == family).find(free)
+                }
+                None => next(family),
+            })
+        };
+        let address = known.filter(free).or_else(|| request.families().find_map(of_family));
         let address = address.ok_or(Refusal::Exhausted)?;
         self.history.remove(address);
         self.held.insert(address, holder);
@@ -364,19 +372,22 @@ impl Record {
         self.history.of(holder)
     }
 
-    /// The past of a holder: the longer one rests the later it was released.
-    fn past(&self, request: Request<'_>) -> impl Iterator<Item = IpAddr> {
+    /// The past of a holder in a family: the longer one rests the later it was released.
+    fn past(&self, request: Request<'_>, family: Family) -> impl Iterator<Item = IpAddr> {
         let mut own: Vec<_> = self.past_of(request.holder).collect();
         let end = |address| request.resting.and_then(|resting| resting.end_of(address));
         own.sort_by_key(|address| std::cmp::Reverse(end(*address)));
-        own.into_iter().chain(self.of_namesakes(request.holder))
+        let all = own.into_iter().chain(self.of_namesakes(request.holder));
+        all.filter(move |address| Family::of(*address) == family)
     }
 
     /// The address of the holder's past that rests and answers the request: to give it lays nothing more to rest.
     pub fn resting_for(&self, request: Request<'_>) -> Option<IpAddr> {
         let past = match request.exactly {
             Some(address) => Some(address).filter(|address| self.was_of(*address, request.holder)),
-            None => self.past(request).find(|address| request.rests(*address) && request.admits(*address)),
+            None => request
+                .families()
+                .find_map(|family| self.past(request, family).find(|address| request.rests(*address))),
         };
         past.filter(|address| request.rests(*address))
     }

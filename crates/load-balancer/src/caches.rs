@@ -58,7 +58,7 @@ pub(crate) struct Caches {
     /// Pruned to labels, deletion, finalizers, networks and interfaces.
     pub(crate) vmis: Cache<VirtualMachineInstance>,
     /// Pruned to what says that it is going, and which guest cluster goes with it. Whether there is none of a name only the
-    /// server tells until [`Self::has_all_vms`].
+    /// server tells: KubeVirt may not be there, the VMs may not be listed, and a watch may be late.
     pub(crate) vms: Cache<VmMetadata>,
 }
 
@@ -92,11 +92,6 @@ impl Caches {
     pub(crate) async fn ready(&self) {
         let Self { load_balancers, pools, services, slices, vmis: _, vms: _ } = self;
         tokio::join!(load_balancers.ready(), pools.ready(), services.ready(), slices.ready());
-    }
-
-    /// Whether every VM is here now. Where KubeVirt is not there, or the VMs may not be listed, they never are.
-    pub(crate) fn has_all_vms(&self) -> bool {
-        self.vms.is_ready() && self.vms.watch_error().is_none()
     }
 
     /// The list on which addresses depend that is not kept up to date now, and why; nothing while all are.

@@ -29,7 +29,13 @@ const EVERYWHERE: [(&str, &str, &str, &str); 29] = [
     ("watch", OURS, "loadbalancers", "new and changed objects are not noticed"),
     ("update", OURS, "loadbalancers", "no object gets an address or a condition, and deleted ones stay"),
     ("delete", OURS, "loadbalancers", "objects of guest clusters that are removed stay"),
-    ("get", OURS, "ippools", "records of objects that are gone stay, and conflicts about pools last"),
+    (
+        "get",
+        OURS,
+        "ippools",
+        "records of objects that are gone stay, conflicts about pools last, and an object with a record that it does \
+         not show waits, also before it ends",
+    ),
     ("list", OURS, "ippools", "no object is looked after"),
     ("watch", OURS, "ippools", "new and changed pools are not noticed"),
     ("create", OURS, "ippools", "the pools of ConfigMap kubevip are not imported"),
@@ -44,12 +50,19 @@ const EVERYWHERE: [(&str, &str, &str, &str); 29] = [
     ("watch", SLICES, "endpointslices", "changes of slices by others are not noticed"),
     ("create", SLICES, "endpointslices", "no new object has backends or its address announced"),
     ("update", SLICES, "endpointslices", "backends and ports stay as they are"),
-    ("get", KUBEVIRT, "virtualmachines", "finalizers of the Go program stay on VMs"),
+    (
+        "get",
+        KUBEVIRT,
+        "virtualmachines",
+        "finalizers of the Go program stay on VMs, and an object with a record of another program waits, also before it \
+         ends",
+    ),
     (
         "list",
         KUBEVIRT,
         "virtualmachines",
-        "the end of a guest cluster and finalizers of the Go program are not noticed",
+        "the end of a guest cluster, finalizers of the Go program and VMs that come under the name of an object are not \
+         noticed",
     ),
     ("watch", KUBEVIRT, "virtualmachines", "new and changed VMs are not noticed"),
     ("update", KUBEVIRT, "virtualmachines", "finalizers of the Go program stay on VMs, which do not end"),

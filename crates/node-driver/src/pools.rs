@@ -16,7 +16,7 @@ use kube::{ResourceExt as _, api::DynamicObject};
 use serde_json::{Value, json};
 
 /// The writer of the driver's records in a pool's managedFields.
-pub(crate) const MANAGER: &str = "docker-machine-driver-harvester";
+pub(crate) const MANAGER: &str = ip_pools::managers::NODE_DRIVER;
 
 /// etcd refuses objects of 1.5 MB. The load balancer stops here too.
 const RECORD_LIMIT: usize = 1_200_000;

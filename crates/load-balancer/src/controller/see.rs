@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use controller_kit::{Cache, ObjectKey, RawObject};
 use harvester_api::{AllocatedAddress, IPPool, Ipam, LoadBalancer, VirtualMachine, WorkloadType};
+use ip_pools::managers;
 use k8s_openapi::api::core::v1::Service;
 use kube::{Api, ResourceExt as _};
 
@@ -28,9 +29,7 @@ impl Controller {
         let object = caches.load_balancers.get(key);
         let workload = object.as_ref().map(|lb| lb.spec.workload());
         let has = object.as_ref().and_then(|lb| lb.pool_address());
-        // a leader does not await the list of VMs before its first look
-        let may_be_machine = caches.vms.get(key).is_some() || !caches.has_all_vms();
-        if let Some(lb) = object.as_ref().filter(|_| may_be_machine) {
+        if let Some(lb) = &object {
             self.judge_records(key, lb, learned).await?;
         }
         let own = key.to_string();
@@ -149,8 +148,10 @@ impl Controller {
         self.refused_writes.note_stranger(key, stranger);
     }
 
-    /// Learns who made the records that name the object, which has the name of a VM or may have it. What its status shows is
-    /// its own: the pool may have been restored by hand. So is what the pool recorded for it just now.
+    /// Learns who made the records that name the object: the VM of its name may be still to come, and the cache may not know
+    /// the one that is there. What its status shows is its own: the pool may have been restored by hand. So is what the pool
+    /// recorded for it just now. That another program made a record, and no VM has the name, is asked once, again as soon as the
+    /// cache has such a VM, and again where the object goes and would take the record along.
     ///
     /// # Errors
     /// Also where the server does not say whether there is such a VM: the object waits, because the address may be in use.
@@ -164,15 +165,25 @@ impl Controller {
             learned.recorded_anew.as_ref() == Some(record)
                 || lb.pool_addresses().any(|(pool, address)| pool == record.0 && address == record.1)
         };
-        let failed = |source| Error::Request { step: "look".to_owned(), key: key.clone(), source };
-        for (pool, address) in self.index.unjudged(key).into_iter().filter(|record| !is_own(record)) {
+        let anew = lb.metadata.deletion_timestamp.is_some() || self.caches.vms.get(key).is_some();
+        for (pool, address) in self.index.unjudged(key, anew).into_iter().filter(|record| !is_own(record)) {
+            let step =
+                || format!("ask whether {address} of IPPool {pool} is that of a VirtualMachine of the name");
+            let failed = |source| Error::Request { step: step(), key: key.clone(), source };
             let fresh = Api::<IPPool>::all(self.client.clone()).get_opt(&pool).await.map_err(failed)?;
-            let Some(maker) = fresh.and_then(|fresh| ip_pools::managers::foreign(&fresh, address)) else {
+            let maker = fresh.map(|fresh| {
+                self.index.judge_ours(&fresh);
+                managers::foreign(&fresh, address)
+            });
+            // a pool that is made again may have another record
+            let Some(maker) = maker else { continue };
+            let Some(maker) = maker else {
                 self.index.judge(key, &pool, address, Maker::LoadBalancer);
                 continue;
             };
-            // one that an administrator wrote back; a VM may still come, so this is no answer for good
-            if !self.has_machine(key).await.map_err(failed)? {
+            if maker != managers::NODE_DRIVER && !self.has_machine(key).await.map_err(failed)? {
+                // an administrator wrote it back
+                self.index.judge(key, &pool, address, Maker::Other);
                 continue;
             }
             tracing::warn!(load_balancer = %key, pool, %address, maker, "recorded for the machine of that name");

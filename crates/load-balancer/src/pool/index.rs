@@ -9,7 +9,7 @@ use std::{
 
 use controller_kit::{Cache, Change, ObjectKey, RawObject};
 use harvester_api::{IPPool, IPPoolSpec, LoadBalancer, WorkloadType, finalizers};
-use ip_pools::CheckedPool;
+use ip_pools::{CheckedPool, managers};
 use ipam::{Candidates, Record};
 use k8s_openapi::{api::core::v1::Service, apimachinery::pkg::apis::meta::v1::Time};
 use kube::{Resource as _, ResourceExt as _};
@@ -189,9 +189,9 @@ impl PoolIndex {
         self.records_that_name(name, |maker| maker == Maker::Machine)
     }
 
-    /// Those of which nobody has said who made them.
-    pub(crate) fn unjudged(&self, name: &ObjectKey) -> Vec<(String, IpAddr)> {
-        self.records_that_name(name, |maker| maker == Maker::Unknown)
+    /// Those of which nobody has said who made them; `anew`: or for whom another program did, if no VM had the name then.
+    pub(crate) fn unjudged(&self, name: &ObjectKey, anew: bool) -> Vec<(String, IpAddr)> {
+        self.records_that_name(name, |maker| maker == Maker::Unknown || anew && maker == Maker::Other)
     }
 
     /// What a fresh read of the pool says of a record that names the load balancer.
@@ -202,6 +202,39 @@ impl PoolIndex {
             state.records.get(pool).is_some_and(|known| known.record.holder(address) == Some(&holder));
         if stands {
             state.machines.judge(&holder, pool, address, maker);
+        }
+    }
+
+    /// What a fresh read of a pool says of all records that the load balancer made: of ten thousand load balancers that ask,
+    /// each would read it for itself.
+    pub(crate) fn judge_ours(&self, fresh: &IPPool) {
+        let (ours, name) = (managers::ours(fresh), fresh.name_any());
+        let allocated = fresh.status.as_ref().map(|status| &status.allocated);
+        let mut state = self.state();
+        let State { records, machines, .. } = &mut *state;
+        let Some(known) = records.get(&name) else { return };
+        for address in ours {
+            let read = allocated.and_then(|allocated| allocated.get(&address.to_string()));
+            // it may have gone since
+            let holder = known.record.holder(address);
+            if let Some(holder) = holder.filter(|holder| read.is_some_and(|read| read == holder)) {
+                machines.judge_unknown(holder, &name, address, Maker::LoadBalancer);
+            }
+        }
+    }
+
+    /// The pool's writer has recorded these addresses, in this version of the pool: nobody needs to ask who made the records.
+    pub(crate) fn note_recorded(&self, pool: &str, version: Option<&str>, addresses: &[IpAddr]) {
+        let mut state = self.state();
+        let State { records, machines, .. } = &mut *state;
+        let Some(known) = records.get(pool) else { return };
+        if known.pool.resource_version().as_deref() != version {
+            return;
+        }
+        for address in addresses {
+            if let Some(holder) = known.record.holder(*address) {
+                machines.judge(holder, pool, *address, Maker::LoadBalancer);
+            }
         }
     }
 
@@ -473,6 +506,14 @@ impl PoolIndex {
             None => state.records.remove(&key.name),
         };
         if let Some(before) = before {
+            let now = state.records.get(&key.name).map(|now| now.pool.uid());
+            // nobody has looked into the one that was made again
+            if now.is_some_and(|now| now != before.pool.uid()) {
+                for (address, holder) in before.record.held() {
+                    state.machines.forget(holder, &key.name, address);
+                    state.foreign.forget(holder, &key.name, address);
+                }
+            }
             self.remember_unreleased(&mut state, &key.name, &before.record);
         }
         if !same_spec {

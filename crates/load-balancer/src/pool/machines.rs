@@ -1,8 +1,9 @@
 //! Records that other programs made for machines: the node driver records a static address under the namespace and name of the
 //! VM, and a load balancer of that name would take the record for its own.
 //!
-//! A record that an administrator wrote back for a load balancer has another maker too, so that only those count which name
-//! a VM as well. Who made a record only a fresh read of the pool tells.
+//! The node driver records the address before it makes the VM, so that its records count whether or not the VM is there. A
+//! record that an administrator wrote back for a load balancer has another maker too, so that of others only those count which
+//! name a VM as well. Who made a record only a fresh read of the pool tells.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,11 +13,13 @@ use std::{
 /// Who made a record that names a load balancer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Maker {
-    /// Nobody has looked, or another program did and there is no VM of the name.
+    /// Nobody has looked.
     #[default]
     Unknown,
     LoadBalancer,
-    /// Another program, for the VM of the name.
+    /// Another program, and there was no VM of the name: an answer for as long as the record stands and no such VM is seen.
+    Other,
+    /// The node driver, or another program for the VM of the name.
     Machine,
 }
 
@@ -33,6 +36,13 @@ impl Machines {
     pub(super) fn maker(&self, holder: &str, pool: &str, address: IpAddr) -> Maker {
         let known = self.0.get(holder).and_then(|of_holder| of_holder.get(&(pool.to_owned(), address)));
         known.copied().unwrap_or_default()
+    }
+
+    /// As [`Self::judge`], unless it is known.
+    pub(super) fn judge_unknown(&mut self, holder: &str, pool: &str, address: IpAddr, maker: Maker) {
+        if self.maker(holder, pool, address) == Maker::Unknown {
+            self.judge(holder, pool, address, maker);
+        }
     }
 
     /// The record is gone.

@@ -401,6 +401,8 @@ async fn write(
                 return if reverted {
                     Err(Failure::StatusReverted { pool: name.to_owned() })
                 } else {
+                    let version = rests_on.version.as_deref();
+                    shared.index.note_recorded(name, version, &decision.recorded);
                     Ok(answers())
                 };
             }

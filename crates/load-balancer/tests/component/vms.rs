@@ -9,13 +9,18 @@ use std::time::Duration;
 
 use harvester_api::{ConditionStatus, IPPool, LoadBalancer, VirtualMachine, VirtualMachineInstance};
 use http::{Request, Response};
-use k8s_openapi::api::core::v1::Service;
-use kube::{Client, client::Body};
+use k8s_openapi::api::core::v1::{Event, Service};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+    client::Body,
+};
 use serde_json::json;
 use test_cluster::{TestCluster, User};
 
 use super::fixtures::{
     Controller, address_of, controller, granted, in_step, load_balancer, pool, ready_of, record_of, told,
+    work,
 };
 use super::lab::{A_WHILE, Lab};
 
@@ -68,7 +73,104 @@ async fn recorded_for_a_machine(cluster: &TestCluster) {
     }
 }
 
+/// The node driver's record of an address for the machine `demo-1`.
+async fn driver_records(cluster: &TestCluster, pool: &str, address: &str) {
+    let api = Api::<IPPool>::all(cluster.harvester.client(User::Driver));
+    let params = PatchParams {
+        field_manager: Some("docker-machine-driver-harvester".to_owned()),
+        ..PatchParams::default()
+    };
+    let record = json!({"status": {"allocated": {(address): "team-a/demo-1"}}});
+    api.patch(pool, &params, &Patch::Merge(&record)).await.unwrap();
+}
+
+/// Load balancer `web` with an address of pool `edge`, and another program's record for it in pool `core`. No controller runs.
+async fn recorded_elsewhere_too(cluster: &TestCluster) {
+    let former = controller(cluster).await;
+    pool(cluster, "edge", 10, 20).await;
+    pool(cluster, "core", 30, 40).await;
+    load_balancer(cluster, "web", ", ipPool: edge").await;
+    cluster.settle().await;
+    former.stop().await;
+    let recorded = json!({"status": {"allocated": {"192.0.2.31": "team-a/web"}}});
+    cluster.harvester.patch::<IPPool>("core", recorded).await;
+}
+
 test_cluster::component_tests! {
+    // the node driver records the address first
+    async fn a_load_balancer_takes_and_releases_no_record_of_a_machine_that_is_still_to_come(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        pool(&cluster, "core", 30, 40).await;
+        cluster.settle().await;
+        driver_records(&cluster, "edge", "192.0.2.11").await;
+        load_balancer(&cluster, "demo-1", ", ipPool: edge").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "demo-1").await, "192.0.2.10");
+        let told = ready_of(&cluster, "demo-1").await.message;
+        assert!(told.contains("records 192.0.2.11 for the VirtualMachine of this name"), "{told}");
+        driver_records(&cluster, "core", "192.0.2.31").await;
+        cluster.harvester.delete::<LoadBalancer>("team-a/demo-1").await;
+        cluster.settle().await;
+        assert!(cluster.harvester.get::<LoadBalancer>("team-a/demo-1").await.is_none());
+        for (pool, address) in [("edge", "192.0.2.11"), ("core", "192.0.2.31")] {
+            let held: Vec<_> = record_of(&cluster, pool).await.allocated.into_iter().collect();
+            assert_eq!(held, [(address.to_owned(), "team-a/demo-1".to_owned())]);
+        }
+    }
+
+    async fn whether_a_machine_has_its_name_a_load_balancer_asks_once_and_again_before_it_goes(cluster: TestCluster) {
+        recorded_elsewhere_too(&cluster).await;
+        let list = |request: &Request<Body>| request.uri().path().ends_with("/virtualmachines");
+        let client = without(cluster.harvester.client(User::LoadBalancer), Arc::default(), list);
+        let _running = Controller::asking(&cluster, client);
+        cluster.settle().await;
+        cluster.harvester.forget_requests();
+        for number in 0..5 {
+            let looked_at = json!({"spec": {"description": format!("look {number}")}});
+            cluster.harvester.patch::<LoadBalancer>("team-a/web", looked_at).await;
+            cluster.settle().await;
+        }
+        let is_question = |request: &&test_cluster::Request| request.verb == "get" && request.resource() == "virtualmachines";
+        assert_eq!(work(&cluster).iter().filter(is_question).count(), 0);
+        cluster.harvester.apply(
+            "{apiVersion: kubevirt.io/v1, kind: VirtualMachine, metadata: {name: web, namespace: team-a},
+              spec: {runStrategy: Always, template: {spec: {domain: {devices: {}}}}}}",
+        ).await;
+        cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        cluster.settle().await;
+        assert!(cluster.harvester.get::<LoadBalancer>("team-a/web").await.is_none());
+        assert!(record_of(&cluster, "edge").await.allocated.is_empty());
+        assert_eq!(record_of(&cluster, "core").await.allocated["192.0.2.31"], "team-a/web");
+    }
+
+    #[each_role]
+    async fn a_load_balancer_that_is_deleted_says_for_what_answer_about_machines_it_waits(cluster: TestCluster) {
+        recorded_elsewhere_too(&cluster).await;
+        let open = Arc::new(AtomicBool::new(false));
+        let any = |request: &Request<Body>| request.uri().path().contains("/virtualmachines");
+        let client = without(cluster.harvester.client(User::LoadBalancer), open.clone(), any);
+        let _running = Controller::asking(&cluster, client);
+        cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        cluster.settle().await;
+        assert!(cluster.harvester.get::<LoadBalancer>("team-a/web").await.is_some());
+        let events = cluster.harvester.list::<Event>().await;
+        let told = events.into_iter().find(|event| event.reason.as_deref() == Some("NotWritten"));
+        let told = told.and_then(|event| event.message).unwrap_or_default();
+        let names_both = told.contains("192.0.2.31 of IPPool core") && told.contains("is forbidden");
+        assert!(names_both || granted(&cluster, 1) == 0, "{told}");
+        open.store(true, Ordering::Relaxed);
+        let mut rests = 0;
+        while cluster.harvester.get::<LoadBalancer>("team-a/web").await.is_some() {
+            assert!(rests < RESTS, "it goes on waiting");
+            rests += 1;
+            cluster.settle().await;
+        }
+        for pool in ["edge", "core"] {
+            assert!(record_of(&cluster, pool).await.allocated.is_empty(), "{pool}");
+        }
+    }
+
     // the node driver records static addresses under the name of the machine
     async fn while_machines_cannot_be_listed_a_load_balancer_takes_no_record_of_the_one_of_its_name(cluster: TestCluster) {
         recorded_for_a_machine(&cluster).await;

@@ -66,3 +66,38 @@ fn who_names_no_family_gets_an_ipv6_address_where_all_of_ipv4_drains() {
     assert_eq!(claim(&mut record, &ranges, "a").unwrap(), "fd00::2");
     assert_eq!(claim(&mut record, &ranges, "b").unwrap(), "fd00::3");
 }
+
+// the Service of a guest cluster of the Go program had one of IPv6 from an older version, and is made again to get IPv4
+#[test]
+fn who_names_no_family_gets_ipv4_also_where_its_past_has_an_address_of_ipv6() {
+    const HOLDER: &str = "shop/kubernetes-web-9f8e7d6c";
+    let ranges = of_both_families();
+    for last in ["shop/kubernetes-web-1a2b3c4d", HOLDER] {
+        let former = Record::read(&map(&[]), &map(&[("fd00::2", last)]), "fd00::2");
+        assert_eq!(claim(&mut former.clone(), &ranges, HOLDER).unwrap(), "10.0.0.2", "{last}");
+        let (used, mut record) = ([ip("fd00::2"), ip("10.0.0.5")], former.clone());
+        let among = Request { among: Some(&used), ..Request::of(HOLDER) };
+        assert_eq!(record.claim(&ranges, among, |_| false), Ok(Claim::Recorded(ip("10.0.0.5"))), "{last}");
+        let mut full = former;
+        (2..=9).for_each(|number| full.put(IpAddr::from([10, 0, 0, number]), "shop/other"));
+        assert_eq!(claim(&mut full, &ranges, "shop/stranger").unwrap(), "fd00::3");
+        assert_eq!(
+            claim(&mut full, &ranges, HOLDER).unwrap(),
+            "fd00::2",
+            "its own, as IPv4 is used up: {last}"
+        );
+    }
+}
+
+// the records of an object go back one after the other, that of IPv6 last
+#[test]
+fn who_names_no_family_gets_its_ipv4_address_back_also_where_that_of_ipv6_rests_longer() {
+    let history = map(&[("10.0.0.2", "shop/web"), ("fd00::2", "shop/web")]);
+    let mut record = Record::read(&map(&[]), &history, "10.0.0.2");
+    let resting = Resting::read([(ip("10.0.0.2"), 150), (ip("fd00::2"), 151)], 100, 60);
+    let request = Request { resting: Some(&resting), ..Request::of("shop/web") };
+    assert_eq!(record.resting_for(request), Some(ip("10.0.0.2")));
+    let of_ipv6 = Request { family: Some(Family::V6), ..request };
+    assert_eq!(record.resting_for(of_ipv6), Some(ip("fd00::2")));
+    assert_eq!(record.claim(&of_both_families(), request, |_| false), Ok(Claim::Recorded(ip("10.0.0.2"))));
+}

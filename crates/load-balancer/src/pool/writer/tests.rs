@@ -461,3 +461,16 @@ async fn thousands_of_objects_of_one_namespace_wait_for_no_turn_of_each() {
     claims.await.1.unwrap();
     assert!(start.elapsed() <= Duration::from_millis(250));
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_made_the_records_that_the_writer_makes_is_no_question() {
+    let (world, key) = (world(), ObjectKey::new("shop", "web"));
+    edit(&world, |pool| {
+        pool["spec"]["ranges"] = json!([{"subnet": "10.0.0.10/32"}, {"subnet": "fd00::10/128"}]);
+    });
+    let of = |family| Order::Claim { holder: "shop/web".into(), known: None, family: Some(family) };
+    let both = Order::ClaimBoth(Box::new([Family::V4, Family::V6].map(of)));
+    ordered(&world.writers, "shop", both).await.unwrap();
+    assert_eq!(world.index.recorded_for(&key).len(), 2);
+    assert_eq!(world.index.unjudged(&key, true).len(), 0);
+}

@@ -11,6 +11,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use harvester_api::annotations;
 use kube::core::admission::AdmissionResponse;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -25,6 +26,8 @@ struct Limit {
     field: &'static str,
     counted: &'static str,
     count: fn(&Size) -> usize,
+    /// The part of the count that the mutator adds: an object that stands over the limit does not grow by it.
+    added: fn(&Size) -> usize,
     most: usize,
     advice: &'static str,
 }
@@ -33,6 +36,7 @@ const LISTENERS: Limit = Limit {
     field: "spec.listeners",
     counted: "entries",
     count: |size| size.listeners,
+    added: |_| 0,
     most: harvester_api::load_balancer::MAX_LISTENERS,
     advice: "spread them over several load balancers",
 };
@@ -41,6 +45,7 @@ const VALUES: Limit = Limit {
     field: "the object",
     counted: "fields and list entries",
     count: |size| size.values,
+    added: |size| size.added_values,
     most: 20_000,
     advice: "remove some",
 };
@@ -50,6 +55,7 @@ const OWN_VALUES: Limit = Limit {
     field: "the object",
     counted: "fields and list entries beside status and metadata.managedFields",
     count: |size| size.own_values,
+    added: |size| size.added_values,
     most: 3_000,
     advice: "remove annotations or labels",
 };
@@ -58,6 +64,7 @@ const BYTES: Limit = Limit {
     field: "the object",
     counted: "bytes of text beside status and metadata.managedFields",
     count: |size| size.bytes,
+    added: |size| size.added_bytes,
     most: 64 << 10,
     advice: "shorten spec.description, annotations or labels",
 };
@@ -66,6 +73,7 @@ const RANGES: Limit = Limit {
     field: "spec.ranges",
     counted: "entries",
     count: |size| size.ranges,
+    added: |_| 0,
     most: 1_000,
     advice: "spread them over several pools",
 };
@@ -81,6 +89,8 @@ pub(crate) const VALUES_OF_REVIEW: usize = 200_000;
 const VALUES_OF_TURN: usize = 20_000;
 /// Bytes of a text that every answer repeats whole. A UID of Kubernetes has 36.
 pub(crate) const LONGEST_REPEATED: usize = 256;
+/// Bytes of an annotation that count as the mutator's, which writes fewer: a user can write these annotations too.
+const ADDED: usize = 512;
 
 /// What a review counts for among those that are decided at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,6 +114,9 @@ pub(crate) struct Size {
     own_values: usize,
     /// Bytes of texts and of the names of fields, but for those of the status and of managedFields.
     bytes: usize,
+    /// Those of `own_values` that the mutator sets, and their part of `bytes`.
+    added_values: usize,
+    added_bytes: usize,
 }
 
 impl Weight {
@@ -119,9 +132,10 @@ impl Weight {
 impl Limit {
     /// The refusal of a write that turns an object of the `former` size into one of the `new` size.
     fn refusal(&self, new: &Size, former: &Size) -> Option<String> {
-        let Self { field, counted, count, most, advice } = self;
-        let (count, former) = (count(new), count(former));
-        (count > *most && count > former)
+        let Self { field, counted, count, added, most, advice } = self;
+        let is_grown = count(new) - added(new) > count(former) - added(former);
+        let count = count(new);
+        (count > *most && is_grown)
             .then(|| format!("{field} has {count} {counted}, at most {most} are allowed: {advice}"))
     }
 }
@@ -274,7 +288,11 @@ enum At {
     Selector,
     Scopes,
     Quotas,
+    HealthCheck,
     Metadata,
+    Annotations,
+    /// A field that the mutator sets.
+    Added,
     /// Status and managedFields.
     Unmeasured,
     Elsewhere,
@@ -288,6 +306,16 @@ impl At {
             (Self::Object, "status") | (Self::Metadata, "managedFields") | (Self::Unmeasured, _) => {
                 Self::Unmeasured
             }
+            (Self::Metadata, "annotations") => Self::Annotations,
+            (
+                Self::Annotations,
+                annotations::LB_NAMESPACE | annotations::LB_PROJECT | annotations::LB_NETWORK,
+            ) => Self::Added,
+            (Self::Spec, "healthCheck") => Self::HealthCheck,
+            (
+                Self::HealthCheck,
+                "successThreshold" | "failureThreshold" | "periodSeconds" | "timeoutSeconds",
+            ) => Self::Added,
             (Self::Spec, "listeners") => Self::Listeners,
             (Self::Spec, "ranges") => Self::Ranges,
             (Self::Spec, "quota") => Self::Quotas,
@@ -304,6 +332,16 @@ impl At {
     /// What a field or list entry counts here.
     fn own_value(self) -> usize {
         usize::from(self != Self::Unmeasured)
+    }
+
+    /// What a field counts as the mutator's, which makes the map of annotations where there is none.
+    fn added_value(self) -> usize {
+        usize::from(matches!(self, Self::Annotations | Self::Added))
+    }
+
+    /// What a text counts as the mutator's.
+    fn added_bytes(self, text: &str) -> usize {
+        if self == Self::Added { text.len().min(ADDED) } else { 0 }
     }
 
     /// What a text counts here.
@@ -355,6 +393,7 @@ impl<'de> Visitor<'de> for Measure<'_> {
 
     fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
         self.size.bytes += self.at.bytes(text);
+        self.size.added_bytes += self.at.added_bytes(text);
         Ok(())
     }
 
@@ -368,7 +407,15 @@ impl<'de> Visitor<'de> for Measure<'_> {
                 At::Ranges => size.ranges += 1,
                 At::Scopes => size.scopes += 1,
                 At::Quotas => size.quotas += 1,
-                At::Object | At::Spec | At::Selector | At::Metadata | At::Unmeasured | At::Elsewhere => {}
+                At::Object
+                | At::Spec
+                | At::Selector
+                | At::HealthCheck
+                | At::Metadata
+                | At::Annotations
+                | At::Added
+                | At::Unmeasured
+                | At::Elsewhere => {}
             }
         }
         Ok(())
@@ -380,6 +427,8 @@ impl<'de> Visitor<'de> for Measure<'_> {
             size.values += 1;
             size.own_values += at.own_value();
             size.bytes += bytes;
+            size.added_values += at.added_value();
+            size.added_bytes += bytes * at.added_value();
             fields.next_value_seed(Measure { size, at })?;
         }
         Ok(())

@@ -52,7 +52,7 @@ struct Answered {
     outcome: &'static str,
 }
 
-/// Marks the answer of a review that denies a write.
+/// Marks the answer of a review that denies a write, or the conversion of one object for its size.
 #[derive(Clone, Copy)]
 struct Denied;
 
@@ -66,7 +66,7 @@ pub(crate) fn failed(mut answer: Response) -> Response {
     answer
 }
 
-/// The answer of a review of admission.
+/// The answer of a review of admission, or the refusal of one of conversion for the size of one object.
 pub(crate) fn decided(allowed: bool, answer: impl IntoResponse) -> Response {
     let mut answer = answer.into_response();
     if !allowed {

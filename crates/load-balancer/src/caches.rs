@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use controller_kit::{Cache, RawObject};
+use controller_kit::{Cache, Change, RawObject};
 use harvester_api::{
-    IPPool, LoadBalancer, VirtualMachine, VirtualMachineInstance, annotations, kubevirt::VmInterface, labels,
+    IPPool, LoadBalancer, VirtualMachine, VirtualMachineInstance, annotations, finalizers,
+    kubevirt::VmInterface, labels,
 };
 use k8s_openapi::api::{
     core::v1::{Service, ServiceSpec},
-    discovery::v1::EndpointSlice,
+    discovery::v1::{Endpoint, EndpointSlice},
 };
 use kube::{Api, Client, Resource, ResourceExt as _, core::PartialObjectMeta, runtime::watcher};
 use program::{TaskGroup, capabilities::Right, health::Check};
@@ -55,7 +56,8 @@ pub(crate) struct Caches {
     /// Only those with label [`labels::SERVICE_LB`] that none of [`KUBERNETES`] writes. Of large ones only what [`is_trimmed`] says
     /// is here.
     pub(crate) slices: Cache<RawObject<EndpointSlice>>,
-    /// Pruned to labels, deletion, finalizers, networks and interfaces.
+    /// Pruned to labels, deletion, the Go program's finalizer, networks and interfaces. Of one with more than [`LABELS`] no label
+    /// is here, and [`is_trimmed`] says so.
     pub(crate) vmis: Cache<VirtualMachineInstance>,
     /// Pruned to what says that it is going, and which guest cluster goes with it. Whether there is none of a name only the
     /// server tells: KubeVirt may not be there, the VMs may not be listed, and a watch may be late.
@@ -83,6 +85,7 @@ impl Caches {
             vmis: Cache::start_trimmed(tasks, Api::all(all()), any(), trim_vmi),
             vms: Cache::empty(),
         };
+        first.vmis.on_change(tell_of_lost_labels);
         let others = first.clone();
         let others = async move { others.ready().await };
         Self { vms: Cache::start_after(others, tasks, Api::all(all()), any(), trim_vm), ..first }
@@ -143,19 +146,22 @@ impl Caches {
 /// Bytes of a Service that is kept whole. One of ours with 100 listeners and 500 source ranges has some 40,000; anybody may give a
 /// Service our label, and a million bytes of others.
 const SERVICE: usize = 64 * 1024;
+/// Entries of the lists and maps of a Service that is kept whole, and of a slice beside its endpoints: in memory a short one takes ten
+/// times its text. A Service of ours has at most some 650.
+const ENTRIES: usize = 1_000;
 /// Bytes of the addresses that a larger one asks for, and how many it shows.
 const ASKED: usize = 4096;
 const SHOWN: usize = 64;
 /// Owner references of such a Service, and of such a slice.
 const OWNERS: usize = 16;
-/// Bytes of a slice that is kept whole, and how many more each of its endpoints allows. Ports, labels and annotations of one of ours
-/// have some 20,000, and an endpoint at most 500.
+/// Bytes of a slice that is kept whole, beside its endpoints, and of each of these on average. Ports, labels and annotations of one of
+/// ours have some 20,000, and an endpoint, which has one address, at most 500.
 const SLICE: usize = 64 * 1024;
 const ENDPOINT: usize = 512;
 
-/// In the annotations of a Service of which only that is here which says whose it is and which addresses it names, and of a
-/// slice of which only the former is here. Whoever is to write it reads it from the server. The value is the object's version: a
-/// tenant does not know the one that its write will get, and so cannot have an object read for each look.
+/// In the annotations of a Service of which only that is here which says whose it is and which addresses it names, of a slice of
+/// which only the former is here, and of a VMI whose labels are not. Whoever is to write it reads it from the server. The value is the
+/// object's version: a tenant does not know the one that its write will get, and so cannot have an object read for each look.
 const TRIMMED: &str = "load-balancer/trimmed";
 
 /// Whether this is not the whole object.
@@ -171,7 +177,7 @@ pub(crate) fn trimmed(service: &RawObject<Service>) -> RawObject<Service> {
 }
 
 fn trim_service(service: &mut RawObject<Service>) {
-    if service.size() <= SERVICE {
+    if service.size() <= SERVICE && entries_of_service(service) <= ENTRIES {
         return;
     }
     let asked = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS).map_or("", String::as_str);
@@ -200,8 +206,43 @@ fn trim_service(service: &mut RawObject<Service>) {
     }
 }
 
+/// The entries that a tenant can make short and many.
+fn entries_of_service(service: &RawObject<Service>) -> usize {
+    let spec = service.spec.as_ref().map_or(0, |spec| {
+        let ServiceSpec { external_ips, load_balancer_source_ranges, ports, selector, .. } = spec;
+        let texts = [external_ips, load_balancer_source_ranges];
+        let texts: usize = texts.into_iter().flatten().map(Vec::len).sum();
+        texts + ports.as_ref().map_or(0, Vec::len) + selector.as_ref().map_or(0, BTreeMap::len)
+    });
+    let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let shown = status.and_then(|status| status.ingress.as_ref()).map_or(0, Vec::len);
+    entries_of_metadata(service) + spec + shown
+}
+
+fn entries_of_metadata(object: &impl Resource) -> usize {
+    let maps = object.labels().len() + object.annotations().len();
+    maps + object.finalizers().len() + object.owner_references().len()
+}
+
+/// Whether a slice takes more memory than one of ours may.
+fn is_large(slice: &RawObject<EndpointSlice>) -> bool {
+    let endpoints = &slice.endpoints;
+    let texts = |endpoint: &Endpoint| {
+        endpoint.addresses.len() + endpoint.deprecated_topology.as_ref().map_or(0, BTreeMap::len)
+    };
+    if entries_of_metadata(slice) + slice.ports.as_ref().map_or(0, Vec::len) > ENTRIES
+        || endpoints.iter().map(texts).sum::<usize>() > endpoints.len().max(ENTRIES)
+    {
+        return true;
+    }
+    let bytes = || serde_json::to_string(endpoints).map_or(0, |text| text.len());
+    let is_long =
+        |bytes: usize| bytes > ENDPOINT * endpoints.len() || slice.size().saturating_sub(bytes) > SLICE;
+    slice.size() > SLICE && is_long(bytes())
+}
+
 fn trim_slice(slice: &mut RawObject<EndpointSlice>) {
-    if slice.size() <= SLICE + ENDPOINT * slice.endpoints.len() {
+    if !is_large(slice) {
         return;
     }
     let trimmed = RawObject::from_json(json!({
@@ -246,9 +287,18 @@ const ADDRESSES: usize = 64;
 const ADDRESS: usize = 64;
 const TEXT: usize = 256;
 
+/// Labels of a VMI that are kept: those of real ones are tens. With more it has none, and no load balancer selects it.
+const LABELS: usize = 1_000;
+
 fn trim_vmi(vmi: &mut VirtualMachineInstance) {
     vmi.metadata.annotations = None;
     vmi.metadata.owner_references = None;
+    keep_finalizer(&mut vmi.metadata.finalizers, finalizers::LEGACY_VMI);
+    if vmi.labels().len() > LABELS {
+        vmi.metadata.labels = None;
+        let version = vmi.resource_version().unwrap_or_default();
+        vmi.metadata.annotations = Some([(TRIMMED.to_owned(), version)].into());
+    }
     vmi.spec.rest = Map::new();
     if let Some(status) = &mut vmi.status {
         status.rest = Map::new();
@@ -274,8 +324,28 @@ fn trim_vmi(vmi: &mut VirtualMachineInstance) {
 fn trim_vm(vm: &mut VmMetadata) {
     vm.types = None;
     vm.metadata.owner_references = None;
+    keep_finalizer(&mut vm.metadata.finalizers, finalizers::LEGACY_VM);
     keep_only(&mut vm.metadata.annotations, &[annotations::REMOVE_ALL_PVCS]);
     keep_only(&mut vm.metadata.labels, &[labels::CREATOR, labels::GUEST_CLUSTER]);
+}
+
+/// Tells once of a VMI that its user wonders about: it has the labels that a selector names.
+fn tell_of_lost_labels(change: &Change<VirtualMachineInstance>) {
+    if loses_labels(change) {
+        tracing::warn!(vmi = %change.key, "no load balancer selects it: it has more than {LABELS} labels");
+    }
+}
+
+/// Whether the labels of a VMI count no more from this change on.
+fn loses_labels(change: &Change<VirtualMachineInstance>) -> bool {
+    let [was, is] = [&change.old, &change.new].map(|vmi| vmi.as_ref().is_some_and(|vmi| is_trimmed(&**vmi)));
+    is && !was
+}
+
+/// Keeps `ours` alone: the API server limits neither the number nor the text of finalizers.
+fn keep_finalizer(finalizers: &mut Option<Vec<String>>, ours: &str) {
+    let is_there = finalizers.as_ref().is_some_and(|all| all.iter().any(|finalizer| finalizer == ours));
+    *finalizers = is_there.then(|| vec![ours.to_owned()]);
 }
 
 /// A map without entries takes no memory, where it is none.
@@ -331,6 +401,11 @@ mod tests {
             "ports": (0..100).map(port).collect::<Vec<_>>()})
     }
 
+    /// Labels or annotations that take little text.
+    fn short_texts(count: usize) -> Value {
+        (0..count).map(|n| (format!("a{n}"), json!(""))).collect()
+    }
+
     fn many(text: &str) -> Value {
         (0..15_000).map(|n| (format!("{text}-{n}"), json!("x".repeat(60)))).collect()
     }
@@ -344,6 +419,10 @@ mod tests {
             service(&json!({"labels": many("label")}), &[]),
             service(&json!({}), &ranges),
             service(&json!({"annotations": many("annotation")}), &[]),
+            // of less than 64 KiB
+            service(&json!({"labels": short_texts(5_000)}), &[]),
+            service(&json!({"annotations": short_texts(5_000)}), &[]),
+            service(&json!({}), &ranges[..2_000]),
         ] {
             let whole = filled.clone();
             trim_service(&mut filled);
@@ -366,9 +445,13 @@ mod tests {
     #[test]
     fn a_slice_that_a_tenant_fills_fills_no_memory_and_says_whose_it_is() {
         let owner = Owner { key: controller_kit::ObjectKey::new("shop", "web"), uid: "u1".to_owned() };
-        for (field, endpoints) in [("labels", 0), ("annotations", 3)] {
+        for (field, endpoints, more) in [
+            ("labels", 0, many("label")),
+            ("annotations", 3, many("annotation")),
+            // of less than 64 KiB
+            ("labels", 0, short_texts(2_000)),
+        ] {
             let mut json = slice(endpoints);
-            let more = many(field);
             let more = more.as_object().unwrap().iter();
             more.for_each(|(key, value)| json["metadata"][field][key.as_str()] = value.clone());
             let mut filled: RawObject<EndpointSlice> = RawObject::from_json(json).unwrap();
@@ -377,6 +460,25 @@ mod tests {
             assert!(is_trimmed(&*filled) && filled.size() < 2_000, "{}", filled.size());
             assert_eq!(owner.ownership(&filled.metadata), Ownership::Ours);
             assert_eq!((filled.uid(), filled.resource_version()), (whole.uid(), whole.resource_version()));
+        }
+    }
+
+    #[test]
+    fn a_thousand_endpoints_allow_a_slice_neither_long_texts_nor_many_short_ones() {
+        for (addresses, labels, annotations, is_kept) in [
+            (1, json!({}), json!({}), true),
+            (1, json!({}), json!({"note": "x".repeat(200_000)}), false),
+            (1, short_texts(5_000), json!({}), false),
+            (40, json!({}), json!({}), false),
+        ] {
+            let mut json = slice(0);
+            json["metadata"]["labels"] = labels;
+            json["metadata"]["annotations"] = annotations;
+            json["endpoints"] = vec![json!({"addresses": vec!["10.0.0.1"; addresses]}); 1_000].into();
+            let mut slice: RawObject<EndpointSlice> = RawObject::from_json(json).unwrap();
+            trim_slice(&mut slice);
+            assert_eq!(is_trimmed(&*slice), !is_kept, "{}", slice.size());
+            assert_eq!(slice.endpoints.len(), if is_kept { 1_000 } else { 0 });
         }
     }
 
@@ -431,14 +533,46 @@ mod tests {
     #[test]
     fn of_a_vm_nothing_is_kept_but_what_says_whether_its_guest_cluster_goes() {
         let vm = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
-            "metadata": {"name": "gc1-1", "namespace": "team", "uid": "u", "finalizers": ["a/b"],
+            "metadata": {"name": "gc1-1", "namespace": "team", "uid": "u", "finalizers": ["a/b", finalizers::LEGACY_VM],
                 "labels": {labels::CREATOR: "me", labels::GUEST_CLUSTER: "gc1", "tier": "web"},
                 "annotations": {"large": "x"}}});
         let mut vm: VmMetadata = serde_json::from_value(vm).unwrap();
         trim_vm(&mut vm);
-        let kept = json!({"metadata": {"name": "gc1-1", "namespace": "team", "uid": "u", "finalizers": ["a/b"],
-            "labels": {labels::CREATOR: "me", labels::GUEST_CLUSTER: "gc1"}}});
+        let kept = json!({"metadata": {"name": "gc1-1", "namespace": "team", "uid": "u",
+            "finalizers": [finalizers::LEGACY_VM], "labels": {labels::CREATOR: "me", labels::GUEST_CLUSTER: "gc1"}}});
         assert_eq!(serde_json::to_value(&vm).unwrap(), kept);
+    }
+
+    /// As the cache keeps one with these finalizers and so many labels.
+    fn vmi(finalizers: &[&str], labels: usize) -> VirtualMachineInstance {
+        let metadata = json!({"namespace": "team", "name": "web-1", "resourceVersion": "7", "finalizers": finalizers,
+            "labels": short_texts(labels), "annotations": {"large": "x"}});
+        let mut vmi = serde_json::from_value(json!({"metadata": metadata, "spec": {}})).unwrap();
+        trim_vmi(&mut vmi);
+        vmi
+    }
+
+    #[test]
+    fn of_the_finalizers_of_a_vmi_that_of_the_go_program_alone_is_kept() {
+        let ours = finalizers::LEGACY_VMI;
+        for (has, kept) in [(vec!["a/b", ours, ours], Some(ours)), (vec!["a/b"], None), (vec![], None)] {
+            assert_eq!(vmi(&has, 3).finalizers(), Vec::from_iter(kept), "{has:?}");
+        }
+    }
+
+    #[test]
+    fn of_a_vmi_with_more_labels_than_any_real_one_none_is_kept_and_that_is_told_once() {
+        let [whole, filled] = [LABELS, LABELS + 1].map(|labels| vmi(&[], labels));
+        assert_eq!([&whole, &filled].map(|vmi| vmi.labels().len()), [LABELS, 0]);
+        let [whole, filled] = [whole, filled].map(|vmi| Some(std::sync::Arc::new(vmi)));
+        let key = controller_kit::ObjectKey::new("team", "web-1");
+        let told = [(&None, &filled, true), (&whole, &filled, true)];
+        for (old, new, is_told) in
+            told.into_iter().chain([(&filled, &filled, false), (&filled, &whole, false)])
+        {
+            let change = Change { key: key.clone(), old: old.clone(), new: new.clone() };
+            assert_eq!(loses_labels(&change), is_told, "{change:?}");
+        }
     }
 
     #[test]

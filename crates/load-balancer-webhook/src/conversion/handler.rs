@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{Lookup, Needs, Review, answer, machines, refusal};
 use crate::limits::Weight;
-use crate::metrics::failed;
+use crate::metrics::{decided, failed};
 use crate::peers::Peer;
 use crate::server::{Server, cannot_decide, turns};
 
@@ -24,12 +24,14 @@ pub(crate) async fn converted(server: &Server, peer: &Peer, body: Vec<u8>, until
         return cannot_decide("too many reviews are waiting, of this peer or of all: try again");
     };
     let look = move || {
-        let needs = Review::read(&body).and_then(|review| review.needs());
+        let needs = Review::read(&body).map(|review| review.needs());
         (body, needs)
     };
     let (body, needs) = match apart(look).await {
-        Ok((body, Ok(needs))) => (body, needs),
-        Ok((_, Err((uid, why)))) => return refused(&uid, &why),
+        Ok((body, Ok(Ok(needs)))) => (body, needs),
+        // any tenant can have an API server ask for such an object, and no other is touched
+        Ok((_, Ok(Err((uid, why))))) => return decided(false, refused(&uid, &why)),
+        Ok((_, Err((uid, why)))) => return failed(refused(&uid, &why)),
         Err(bug) => return bug,
     };
     let pools = match &needs {
@@ -53,7 +55,7 @@ pub(crate) async fn converted(server: &Server, peer: &Peer, body: Vec<u8>, until
     };
     match apart(convert).await {
         Ok(Ok(text)) => json_text(text),
-        Ok(Err((uid, why))) => refused(&uid, &why),
+        Ok(Err((uid, why))) => failed(refused(&uid, &why)),
         Err(bug) => bug,
     }
 }
@@ -61,7 +63,7 @@ pub(crate) async fn converted(server: &Server, peer: &Peer, body: Vec<u8>, until
 /// The answer to a review of which nothing is converted.
 fn refused(uid: &str, why: &str) -> Response {
     tracing::warn!(why, "refused a review of conversion");
-    failed(json_text(refusal(uid, why)))
+    json_text(refusal(uid, why))
 }
 
 /// Does what takes a while for a list of thousands, and where a bug must not take the connection down.

@@ -225,6 +225,34 @@ fn no_tenant_makes_an_object_of_more_fields_than_all_its_parts_need(
     assert_eq!(message(&review_of("LoadBalancer", "UPDATE", "alice", &released, &held)), None);
 }
 
+// the validator sees what the mutator has made of the object
+#[rstest]
+#[case::fields_of_their_own(10_000, 0)]
+#[case::fields(30_000, 0)]
+#[case::text(0, 100_000)]
+fn an_object_that_stands_over_a_limit_does_not_grow_by_what_the_mutator_adds(
+    #[case] labels: usize,
+    #[case] text: usize,
+) {
+    let labels: Value = (0..labels).map(|n| (n.to_string(), json!(""))).collect();
+    let spec = json!({"description": "x".repeat(text), "healthCheck": {"port": 80}});
+    let old = json!({"metadata": {"labels": labels}, "spec": spec});
+    let mut mutated = old.clone();
+    let keys = [annotations::LB_NAMESPACE, annotations::LB_PROJECT, annotations::LB_NETWORK];
+    mutated["metadata"]["annotations"] = keys.map(|key| (key, json!("x".repeat(300)))).into_iter().collect();
+    for field in ["successThreshold", "failureThreshold", "periodSeconds", "timeoutSeconds"] {
+        mutated["spec"]["healthCheck"][field] = json!(2);
+    }
+    let told = |new: &Value, old: &Value| message(&review_of("LoadBalancer", "UPDATE", "alice", new, old));
+    assert_eq!(told(&mutated, &old), None);
+    let mut grown = mutated.clone();
+    grown["metadata"]["annotations"]["more"] = json!("");
+    assert!(told(&grown, &old).is_some(), "by the user");
+    let mut long = mutated.clone();
+    long["metadata"]["annotations"][annotations::LB_NETWORK] = json!("x".repeat(70_000));
+    assert!(told(&long, &old).is_some(), "a user can write it too");
+}
+
 #[test]
 fn an_object_that_is_at_all_other_limits_at_once_is_within_that_of_its_fields() {
     let texts = |count: usize, text: &str| -> Vec<_> { (0..count).map(|n| format!("{text}{n}")).collect() };

@@ -409,14 +409,12 @@ async fn load_balancers_that_name_a_pool_one_after_the_other_cost_one_list_of_po
     assert_eq!(asked.load(Ordering::SeqCst), 1);
 }
 
-#[tokio::test]
-async fn a_review_of_conversion_that_is_refused_counts_as_failed() {
+/// The lines of the metric of reviews after reviews of conversion: of the version, and the objects, that each asks for.
+async fn counted(reviews: impl IntoIterator<Item = (&'static str, serde_json::Value)>) -> Vec<String> {
     let (router, _tasks) = router_before("/ippools", &Arc::default(), &Arc::new(Semaphore::new(100))).await;
     let metrics = Metrics::default();
     let router = metrics.count(router);
-    let beta = format!("{GROUP}/v1beta1");
-    let pod = json!([{"apiVersion": "v1", "kind": "Pod"}]);
-    for (desired, objects) in [(beta.as_str(), json!([])), (beta.as_str(), pod), ("none", json!([]))] {
+    for (desired, objects) in reviews {
         let review = json!({"request": {"uid": "u", "desiredAPIVersion": desired, "objects": objects}});
         let answer = router.clone().oneshot(request(&review, "conversion")).await.unwrap();
         assert_eq!(answer.status(), StatusCode::OK);
@@ -424,12 +422,34 @@ async fn a_review_of_conversion_that_is_refused_counts_as_failed() {
     let (mut registry, mut text) = (Registry::default(), String::new());
     metrics.register(&mut registry);
     encode(&mut text, &registry).unwrap();
-    for (outcome, count) in [("answered", 1), ("failed", 2)] {
-        let line = format!(
-            "harvester_load_balancer_webhook_reviews_total{{review=\"conversion\",outcome=\"{outcome}\"}} {count}"
-        );
-        assert!(text.lines().any(|other| other == line), "{line}: {text}");
-    }
+    let of_reviews = |line: &&str| line.starts_with("harvester_load_balancer_webhook_reviews_total{");
+    let mut lines: Vec<_> = text.lines().filter(of_reviews).map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+fn line(outcome: &str, count: usize) -> String {
+    format!(
+        "harvester_load_balancer_webhook_reviews_total{{review=\"conversion\",outcome=\"{outcome}\"}} {count}"
+    )
+}
+
+const BETA: &str = "loadbalancer.harvesterhci.io/v1beta1";
+
+#[tokio::test]
+async fn a_review_of_conversion_that_is_refused_counts_as_failed() {
+    let pod = json!([{"apiVersion": "v1", "kind": "Pod"}]);
+    let lines = counted([(BETA, json!([])), (BETA, pod), ("none", json!([]))]).await;
+    assert_eq!(lines, [line("answered", 1), line("failed", 2)]);
+}
+
+// whoever may create a LoadBalancer can have an API server ask for it: no fault of the webhook
+#[tokio::test]
+async fn a_review_of_conversion_whose_object_is_too_large_counts_as_denied() {
+    let annotations: serde_json::Value = (0..200_001).map(|n| (n.to_string(), json!(""))).collect();
+    let large = json!({"apiVersion": format!("{GROUP}/v1alpha1"), "kind": "LoadBalancer",
+        "metadata": {"namespace": "team-a", "name": "web", "annotations": annotations}});
+    assert_eq!(counted([(BETA, json!([large]))]).await, [line("denied", 1)]);
 }
 
 #[tokio::test]

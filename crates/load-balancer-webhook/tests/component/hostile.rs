@@ -1,6 +1,5 @@
 //! Reviews that a tenant can make large.
 
-use harvester_api::annotations;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use load_balancer_webhook::fixtures::{load_balancer_with_listeners, review_with_listeners};
 use program::TaskGroup;
@@ -100,7 +99,6 @@ test_cluster::component_tests! {
         let mut old = load_balancer_with_listeners(1);
         old["metadata"]["finalizers"] = json!(["team-a/keep"]);
         old["metadata"]["annotations"] = (0..5_000).map(|n| (format!("n{n}"), json!(""))).collect();
-        old["metadata"]["annotations"][annotations::LB_NAMESPACE] = "team-a".into();
         let api = load_balancers(cluster.harvester.client(User::Driver));
         api.create(&PostParams::default(), &object(old)).await.unwrap();
         let tasks = TaskGroup::new();

@@ -52,12 +52,17 @@ pub(crate) fn write(lb: &RawObject<LoadBalancer>, shown: &Shown<'_>, now: &str) 
 }
 
 /// Whether `written` says nothing new but the state of backends, which are those that `lb` shows, and which VMs have no usable
-/// address: a user who labels one of these changes the status of every load balancer that selects by the label.
-pub(crate) fn is_only_backend_status(lb: &RawObject<LoadBalancer>, written: &Value) -> bool {
+/// address: a user who labels one of these changes the status of every load balancer that selects by the label. Where no slice
+/// carries the list (`is_carried`), that holds for every VM: no traffic follows it.
+pub(crate) fn is_only_backend_status(
+    lb: &RawObject<LoadBalancer>,
+    written: &Value,
+    is_carried: bool,
+) -> bool {
     let mut read = lb.json();
     let (before, after) = (usable(&read), usable(written));
     // of more backends than the list takes readiness decides which are in it
-    if before != after && before.len().min(after.len()) < MOST_LISTED {
+    if is_carried && before != after && before.len().min(after.len()) < MOST_LISTED {
         return false;
     }
     let status = condition::status_of(&mut read);
@@ -290,7 +295,7 @@ mod tests {
             }
             read(&status)
         };
-        assert_eq!(is_only_backend_status(&status(before), &status(after).json()), expected);
+        assert_eq!(is_only_backend_status(&status(before), &status(after).json(), true), expected);
     }
 
     #[test]
@@ -300,7 +305,7 @@ mod tests {
                 (first..first + MOST_LISTED).map(|n| listed(&format!("web-{n}"), "10.1.1.1", "")).collect();
             read(&json!({"backends": backends}))
         };
-        assert!(is_only_backend_status(&full(0), &full(1).json()));
+        assert!(is_only_backend_status(&full(0), &full(1).json(), true));
     }
 
     #[rstest]
@@ -323,7 +328,7 @@ mod tests {
             read(&json!({"conditions": [{"type": "Other", "status": "True"},
                 {"type": "Ready", "status": status, "reason": reason, "message": message, "lastUpdateTime": message}]}))
         };
-        assert_eq!(is_only_backend_status(&status(before), &status(after).json()), expected);
+        assert_eq!(is_only_backend_status(&status(before), &status(after).json(), true), expected);
     }
 
     #[test]

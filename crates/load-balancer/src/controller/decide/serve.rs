@@ -126,6 +126,10 @@ pub(super) fn serve(
     if !plan.steps.is_empty() {
         return;
     }
+    // a list that no slice follows is not paced by the writes of one
+    let is_carried = seen.slice.is_some()
+        && seen.refused_writes.is_empty()
+        && served.waiting.as_ref().is_none_or(|waiting| waiting.reason != TOO_MANY_LISTENERS);
     let waiting = waiting.or_else(|| served.waiting.clone());
     // a refused wish is read from the condition up to its end
     let has_nowhere_to_tell = !seen.has_backends_field && !served.backends.is_empty();
@@ -153,7 +157,7 @@ pub(super) fn serve(
         return;
     }
     let Some(json) = status::write(lb, &shown, &seen.now) else { return };
-    if !status::is_only_backend_status(lb, &json) {
+    if !status::is_only_backend_status(lb, &json, is_carried) {
         plan.steps.push(Step::WriteObject(json));
     } else if let Some(later) = seen.backend_status_in {
         plan.look_again(later);

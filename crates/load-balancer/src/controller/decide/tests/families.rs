@@ -36,6 +36,11 @@ fn refused_family() -> Vec<RefusedWrite> {
     vec![RefusedWrite { kind: "Service", why: why.to_owned() }]
 }
 
+/// Of a cluster that makes no Service of IPv6.
+pub(super) fn refused() -> Seen {
+    Seen { refused_writes: refused_family(), ..stored() }
+}
+
 #[rstest]
 // its VMs were seen at IPv4 addresses
 #[case::its_address_is_stored_before_its_vms_are_seen(

@@ -88,6 +88,54 @@ fn a_vm_without_usable_address_comes_and_goes_at_the_pace_of_backend_status(
     assert_eq!(steps(&Seen { backend_status_in: Some(LATER), ..elsewhere }), ["write object"]);
 }
 
+/// As the PUT leaves it that is the only step.
+fn shown_at_once(seen: &Seen) -> Seen {
+    let steps = decide(seen).steps;
+    let [Step::WriteObject(json)] = &steps[..] else { panic!("{steps:?}") };
+    Seen { object: Some(Arc::new(RawObject::from_json(json.clone()).unwrap())), ..seen.clone() }
+}
+
+// somebody writes the label of a VM on and off that has an address
+#[rstest]
+#[case::none_is_made_for_ipv6(families::refused(), &[])]
+#[case::the_server_refuses_it(
+    Seen { refused_writes: refused(&["EndpointSlice"]), slice: None, ..serving(&json!({})) }, &[])]
+#[case::the_server_refuses_another(
+    Seen { refused_writes: refused(&["EndpointSlice"]), ..selecting(&[backend("api-1", 11)], &[]) }, &["192.168.7.11"])]
+#[case::of_too_many_listeners(of_too_many_listeners(), &["192.168.7.11"])]
+fn where_no_slice_follows_a_vm_comes_and_goes_at_the_pace_of_backend_status(
+    #[case] without: Seen,
+    #[case] servers: &[&str],
+) {
+    let without = shown_at_once(&Seen { has_backends_field: true, ..without });
+    assert_eq!(steps(&without), [""; 0]);
+    let mut with = without.clone();
+    with.backends.selected.backends = vec![backend("api-1", 11)];
+    let waiting = Seen { backend_status_in: Some(LATER), ..with.clone() };
+    assert_eq!((steps(&waiting), decide(&waiting).again), (vec![], Some(LATER)), "it comes");
+
+    let shown = with_backend_status(&with);
+    assert_eq!(steps(&shown), [""; 0]);
+    let status = shown.object.as_ref().unwrap().json()["status"].clone();
+    assert_eq!(status["backends"][0]["name"], "api-1");
+    let reached = status["backendServers"].as_array().map_or(&[][..], Vec::as_slice);
+    assert_eq!(reached, servers);
+    let gone = Seen { object: shown.object.clone(), ..without };
+    let waiting = Seen { backend_status_in: Some(LATER), ..gone.clone() };
+    assert_eq!((steps(&waiting), decide(&waiting).again), (vec![], Some(LATER)), "it goes");
+    assert_eq!(steps(&with_backend_status(&gone)), [""; 0]);
+}
+
+/// As one stands that was made before there was a limit: the Service has fewer ports, and the slice one VM.
+fn of_too_many_listeners() -> Seen {
+    let listeners: Vec<_> = (1..=101)
+        .map(|n| json!({"name": format!("l{n}"), "port": n, "protocol": "TCP", "backendPort": n}))
+        .collect();
+    let seen = selecting(&[backend("api-1", 11)], &[]);
+    let listeners = json!({"spec": {"listeners": listeners}});
+    Seen { object: seen.object.as_ref().map(|lb| patched(lb, &listeners)), ..seen }
+}
+
 #[test]
 fn a_vm_that_gets_a_usable_address_is_told_at_once() {
     let one = [backend("api-1", 11)];

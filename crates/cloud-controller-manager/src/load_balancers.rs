@@ -41,9 +41,10 @@ pub(crate) use self::lookup::labelled_service;
 pub use self::{decide::Write, object::ClusterIdentity};
 use self::{
     decide::{
-        Found, Phase, Seen, decide, empty_status,
+        Found, Phase, Seen, decide,
         sharing::Sharing,
         source_ranges::{GivenUp, RETRY},
+        status_owner,
     },
     lookup::{AddressInUse, Entry, Evidence, Index, LiveService, computed, find},
     refused::RefusedCreations,
@@ -152,9 +153,11 @@ impl HarvesterLoadBalancers {
             let Some(this) = into.upgrade() else { return };
             this.shared.refresh(&change.key, || this.services.get(&change.key));
             this.groups.changed();
-            if let (Some(old), None) = (&change.old, &change.new) {
-                // one without finalizer is not cleaned up
-                this.statuses.forget(&old.uid().unwrap_or_default());
+            let [old, new] =
+                [&change.old, &change.new].map(|version| version.as_ref().and_then(|service| service.uid()));
+            // one without finalizer is not cleaned up, and a list may have another of the name in its place
+            if let Some(old) = old.filter(|old| new.as_ref() != Some(old)) {
+                this.statuses.forget(&old);
             }
         });
         let into = Arc::downgrade(&this);
@@ -240,7 +243,9 @@ impl HarvesterLoadBalancers {
             service,
             given_up: self.given_up(service, &config),
             creation_refused,
-            shown_by_others: self.statuses.is_of_others(&service.uid().unwrap_or_default()),
+            shown_by_others: self
+                .statuses
+                .is_of_others(&service.uid().unwrap_or_default(), &ingress(service)),
             config,
             interface,
             wanted,
@@ -371,9 +376,10 @@ impl LoadBalancers for HarvesterLoadBalancers {
         let uid = service.uid().unwrap_or_default();
         let seen = self.see(service, nodes);
         self.remember(service, seen.phase());
-        self.remember_own(service, &seen.load_balancer);
-        self.statuses.note(&uid, empty_status(&seen));
+        self.remember_own_object(service, &seen.load_balancer);
+        self.statuses.note_owner(&uid, status_owner(&seen));
         let decision = decide(&seen);
+        self.statuses.note_publish(&uid, &decision.view.publish, &ingress(service));
         // nothing is tried now, so the next answer is the first; VMs that are not known for a moment end no row of answers
         let is_for_a_moment = seen.wanted && seen.backends.is_none();
         if !matches!(decision.write, Some(Write::Create { .. })) && !is_for_a_moment {

@@ -39,11 +39,15 @@ pub(crate) type VmMetadata = PartialObjectMeta<VirtualMachine>;
 /// Kubernetes' own writers of EndpointSlices, in the label [`labels::SLICE_MANAGED_BY`]. They copy all labels of a Service, and of
 /// Endpoints, to the slices that they make for it: a tenant's Service with our label, and a million bytes of others, has such
 /// slices. The Go load balancer does not set this label (docs/contract/load-balancer.md#6.2).
-const KUBERNETES: [&str; 2] = ["endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io"];
+const KUBERNETES_WRITERS: [&str; 2] =
+    ["endpointslice-controller.k8s.io", "endpointslicemirroring-controller.k8s.io"];
 
 /// Whether the slice is one of those that Kubernetes makes, of which the watch does not tell.
 pub(crate) fn is_of_kubernetes(slice: &impl Resource) -> bool {
-    slice.labels().get(labels::SLICE_MANAGED_BY).is_some_and(|writer| KUBERNETES.contains(&writer.as_str()))
+    slice
+        .labels()
+        .get(labels::SLICE_MANAGED_BY)
+        .is_some_and(|writer| KUBERNETES_WRITERS.contains(&writer.as_str()))
 }
 
 /// The caches. Clones share them.
@@ -53,8 +57,8 @@ pub(crate) struct Caches {
     pub(crate) pools: Cache<RawObject<IPPool>>,
     /// Only those with label [`labels::SERVICE_LB`]. Of large ones only what [`is_trimmed`] says is here.
     pub(crate) services: Cache<RawObject<Service>>,
-    /// Only those with label [`labels::SERVICE_LB`] that none of [`KUBERNETES`] writes. Of large ones only what [`is_trimmed`] says
-    /// is here.
+    /// Only those with label [`labels::SERVICE_LB`] that none of [`KUBERNETES_WRITERS`] writes. Of large ones only what
+    /// [`is_trimmed`] says is here.
     pub(crate) slices: Cache<RawObject<EndpointSlice>>,
     /// Pruned to labels, deletion, the Go program's finalizer, networks and interfaces. Of one with more than [`LABELS`] no label
     /// is here, and [`is_trimmed`] says so.
@@ -70,7 +74,8 @@ impl Caches {
     pub(crate) fn watch(tasks: &TaskGroup, client: &Client) -> Self {
         let any = || watcher::Config::default().page_size(AT_ONCE);
         let labelled = format!("{}=true", labels::SERVICE_LB);
-        let by_others = KUBERNETES.map(|writer| format!(",{}!={writer}", labels::SLICE_MANAGED_BY)).concat();
+        let by_others =
+            KUBERNETES_WRITERS.map(|writer| format!(",{}!={writer}", labels::SLICE_MANAGED_BY)).concat();
         let all = || client.clone();
         let first = Self {
             load_balancers: Cache::start(tasks, Api::all(all()), any()),

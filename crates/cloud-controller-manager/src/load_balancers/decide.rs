@@ -23,7 +23,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use serde_json::Value;
 
-pub(super) use self::handover::{EmptyStatus, empty_status, leased};
+pub(super) use self::handover::{StatusOwner, leased, status_owner};
 pub(super) use self::host_datapath::{hinders_sharing, was_announced_in_guest};
 use self::{
     sharing::{Held, Secondaries, Sharing},
@@ -80,8 +80,8 @@ pub(super) struct Seen<'a> {
     pub(super) given_up: Option<GivenUp>,
     /// Harvester refused to make the object, and will until somebody changes a rule or a right there.
     pub(super) creation_refused: bool,
-    /// The status was empty, and got nothing of this program since. What it shows on the host datapath now, where no annotation
-    /// says whose that is, somebody else wrote, and would write again.
+    /// This program has written nothing since the status was empty, or the Service new. On the host datapath, where no annotation
+    /// says whose address a status shows, another controller wrote this one, and would write it again.
     pub(super) shown_by_others: bool,
     /// How long the Service has been in its [`Phase`].
     pub(super) waited: Duration,
@@ -320,11 +320,11 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
             handover::write_annotations_now(seen, lost.is_some() && write.is_none(), &mut view);
             let published = object.filter(|_| !withheld);
             let is_refused = matches!(seen.held, Held::Refused(_));
-            let is_others =
+            let is_of_another =
                 |lost: &str| object.is_none_or(|it| allocated(it).join(",") != handover::latest(lost));
             let is_news = |lost: &&String| match orphaned_on {
                 Some(_) => handover::is_still_announced(lost, service),
-                None => !is_refused && (taken_back || is_others(lost)),
+                None => !is_refused && (taken_back || is_of_another(lost)),
             };
             let one_family = handover::taken_back_of_one_family(service, published);
             let news = lost.as_ref().filter(is_news).or(one_family.as_ref());

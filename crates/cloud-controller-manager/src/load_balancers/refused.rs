@@ -13,8 +13,7 @@ use tokio::time::Instant;
 
 use super::decide::ANSWER;
 
-/// No answer came for longer than any back-off lasts, the wait for a worker, and a try with slow webhooks: the next one is the
-/// first of a row.
+/// Longer than back-off, queue and a slow try together: an answer that comes so late is the first of a row.
 const ROW_ENDS_AFTER: Duration = Duration::from_secs(180);
 
 /// By Service UID, where each try gets an answer that says no for good.

@@ -194,10 +194,10 @@ impl HarvesterLoadBalancers {
             let object = found.object().map(|object| &**object);
             addresses_of(primary, object)
         });
-        let of_own = own.object().into_iter().flat_map(|own| addresses_in(own));
-        let all: Vec<_> = of_own.chain(of_primary).collect();
+        let of_own_object = own.object().into_iter().flat_map(|own| addresses_in(own));
+        let all: Vec<_> = of_own_object.chain(of_primary).collect();
         ingress(service).iter().any(|shown| !all.iter().any(|ip| same(ip, shown)))
-            && !self.shows_what_its_own_object_gave(service, &own)
+            && !self.nobody_has_what_it_shows(service, &own)
     }
 
     /// Why the Service whose address the status shows has no place for this one any more.

@@ -5,70 +5,100 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
-use super::decide::EmptyStatus;
+use cloud_provider::{IngressAddress, Publish};
+
+use super::decide::StatusOwner;
 
 /// By Service UID.
 #[derive(Debug, Default)]
 pub(super) struct StatusNotes {
-    /// The status was empty, and got nothing of this program since.
-    emptied: Mutex<HashSet<String>>,
-    /// What the status of a Service that shared an address once showed when its own object had all of that.
-    own: Mutex<HashMap<String, Vec<String>>>,
+    /// Those of [`StatusOwner::Others`].
+    of_others: Mutex<HashSet<String>>,
+    /// The addresses that this program last gave, until it takes them out of the status. The answer to that write may be lost
+    /// and the watch be behind: then the status shows them after it was noted as empty.
+    given: Mutex<HashMap<String, Vec<IngressAddress>>>,
+    /// The addresses in the status of a Service that shared one once, where they came of its own object.
+    of_own_object: Mutex<HashMap<String, Vec<String>>>,
 }
 
 impl StatusNotes {
-    pub(super) fn note(&self, service_uid: &str, status: EmptyStatus) {
-        match status {
-            EmptyStatus::Noted => drop(self.emptied().insert(service_uid.to_owned())),
-            EmptyStatus::AsBefore => {}
-            EmptyStatus::Forgotten => drop(self.emptied().remove(service_uid)),
+    pub(super) fn note_owner(&self, service_uid: &str, owner: StatusOwner) {
+        match owner {
+            StatusOwner::Others => drop(self.of_others().insert(service_uid.to_owned())),
+            StatusOwner::AsBefore => {}
+            StatusOwner::Ours => drop(self.of_others().remove(service_uid)),
         }
     }
 
-    /// What the status shows now, somebody else wrote.
-    pub(super) fn is_of_others(&self, service_uid: &str) -> bool {
-        self.emptied().contains(service_uid)
+    /// What this program does with the status, which shows this now.
+    pub(super) fn note_publish(&self, service_uid: &str, publish: &Publish, shown: &[&str]) {
+        match publish {
+            Publish::Addresses(given) => {
+                self.given().insert(service_uid.to_owned(), given.clone());
+            }
+            // it is ours until it is seen empty; what comes then is another controller's, also if it is the same address
+            Publish::Withdrawn if !shown.is_empty() => {
+                self.of_others().remove(service_uid);
+                self.given().remove(service_uid);
+            }
+            Publish::Withdrawn | Publish::NotOurs | Publish::Unchanged => {}
+        }
     }
 
-    /// The Service's own object has all that its status shows.
-    pub(super) fn note_own(&self, service_uid: &str, shown: &[&str]) {
+    /// Whether another controller wrote what the status shows.
+    pub(super) fn is_of_others(&self, service_uid: &str, shown: &[&str]) -> bool {
+        let given = self.given();
+        let is_given = |shown: &&str| {
+            given.get(service_uid).is_some_and(|given| given.contains(&IngressAddress::parse(shown)))
+        };
+        self.of_others().contains(service_uid) && !shown.iter().any(is_given)
+    }
+
+    /// The addresses in the status came of the Service's own object.
+    pub(super) fn note_of_own_object(&self, service_uid: &str, shown: &[&str]) {
         let shown = shown.iter().map(|ip| (*ip).to_owned()).collect();
-        self.own().insert(service_uid.to_owned(), shown);
+        self.of_own_object().insert(service_uid.to_owned(), shown);
     }
 
-    /// Whether the Service's own object had all that its status shows still.
-    pub(super) fn was_own(&self, service_uid: &str, shown: &[&str]) -> bool {
-        self.own().get(service_uid).is_some_and(|own| own == shown)
+    /// Whether the status shows still what came of the Service's own object.
+    pub(super) fn is_of_own_object(&self, service_uid: &str, shown: &[&str]) -> bool {
+        self.of_own_object().get(service_uid).is_some_and(|own| own == shown)
     }
 
     /// The Service shares an address.
-    pub(super) fn forget_own(&self, service_uid: &str) {
-        self.own().remove(service_uid);
+    pub(super) fn forget_own_object(&self, service_uid: &str) {
+        self.of_own_object().remove(service_uid);
     }
 
     pub(super) fn forget(&self, service_uid: &str) {
-        self.emptied().remove(service_uid);
-        self.forget_own(service_uid);
+        self.of_others().remove(service_uid);
+        self.given().remove(service_uid);
+        self.forget_own_object(service_uid);
     }
 
-    fn emptied(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.emptied.lock().expect("no panic while remembering")
+    fn of_others(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.of_others.lock().expect("no panic while remembering")
     }
 
-    fn own(&self) -> MutexGuard<'_, HashMap<String, Vec<String>>> {
-        self.own.lock().expect("no panic while remembering")
+    fn given(&self) -> MutexGuard<'_, HashMap<String, Vec<IngressAddress>>> {
+        self.given.lock().expect("no panic while remembering")
+    }
+
+    fn of_own_object(&self) -> MutexGuard<'_, HashMap<String, Vec<String>>> {
+        self.of_own_object.lock().expect("no panic while remembering")
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use cloud_provider::LoadBalancers as _;
-    use controller_kit::{Cache, ObjectKey};
+    use cloud_provider::{FINALIZER, LoadBalancers as _};
+    use controller_kit::{Cache, ObjectKey, RawObject};
+    use harvester_api::annotations;
     use k8s_openapi::api::core::v1::Service;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
-    use crate::load_balancers::tests::denied;
+    use crate::load_balancers::{Write, tests::denied};
 
     /// One without finalizer is not cleaned up.
     #[tokio::test]
@@ -80,19 +110,76 @@ mod tests {
         let services = Cache::of([service.clone()]);
         let (cloud, nodes) = denied(&services);
         assert!(cloud.decide(&service, &nodes).write.is_some());
-        assert!(cloud.statuses.is_of_others("u"), "it was empty");
+        assert!(cloud.statuses.is_of_others("u", &[]), "it was empty");
         services.gone(&ObjectKey::new("shop", "web"), "u");
-        assert!(!cloud.statuses.is_of_others("u"));
+        assert!(!cloud.statuses.is_of_others("u", &[]));
+    }
+
+    /// A list named it in place of the one that was there.
+    #[tokio::test]
+    async fn the_status_of_a_service_is_forgotten_that_another_of_its_name_replaces() {
+        let version = |uid: &str, version: &str| -> Service {
+            serde_json::from_value(json!({
+                "metadata": {"name": "web", "namespace": "shop", "uid": uid, "resourceVersion": version},
+                "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "nodePort": 30080}]}}))
+            .unwrap()
+        };
+        let services = Cache::of([version("u", "1")]);
+        let (cloud, nodes) = denied(&services);
+        cloud.decide(&version("u", "1"), &nodes);
+        services.wrote(version("u", "2"));
+        assert!(cloud.statuses.is_of_others("u", &[]), "it is the same");
+        services.wrote(version("v", "3"));
+        assert!(!cloud.statuses.is_of_others("u", &[]));
+    }
+
+    /// The API server took the write, its answer was lost, and the watch is behind.
+    #[tokio::test]
+    async fn an_address_of_ours_goes_though_the_status_was_seen_empty_after_it_was_given() {
+        let service = |shown: &Value| -> Service {
+            serde_json::from_value(json!({
+                "metadata": {"name": "web", "namespace": "shop", "uid": "u", "finalizers": [FINALIZER],
+                    "annotations": {annotations::RECORDED_DATA_PATH: "host"}},
+                "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "nodePort": 30080}]},
+                "status": {"loadBalancer": {"ingress": shown}}}))
+            .unwrap()
+        };
+        let (empty, shows) = (service(&json!([])), service(&json!([{"ip": "10.0.0.9"}])));
+        let services = Cache::of([empty.clone()]);
+        let (cloud, nodes) = denied(&services);
+        let Some(Write::Create { json: made, .. }) = cloud.decide(&empty, &nodes).write else {
+            panic!("an object is made")
+        };
+        let harvester_says = |version: &str, status: &Value| {
+            let mut json = made.clone();
+            json["metadata"]["uid"] = "o".into();
+            json["metadata"]["resourceVersion"] = version.into();
+            json["status"] = status.clone();
+            cloud.objects.wrote(RawObject::from_json(json).unwrap());
+        };
+        let published = |service: &Service| cloud.decide(service, &nodes).view.publish;
+
+        harvester_says(
+            "5",
+            &json!({"allocatedAddress": {"ipPool": "lab", "ip": "10.0.0.9"}, "address": "10.0.0.9"}),
+        );
+        assert_eq!(published(&empty), Publish::Addresses(vec![IngressAddress::parse("10.0.0.9")]));
+        harvester_says("6", &json!({"conditions": [{"type": "Ready", "status": "False"}]}));
+        published(&empty);
+        assert_eq!(published(&shows), Publish::Withdrawn);
+        assert_eq!(published(&shows), Publish::Withdrawn, "the write failed");
+        published(&empty);
+        assert_eq!(published(&shows), Publish::Unchanged, "by now it is another controller's");
     }
 
     #[test]
     fn another_address_than_the_own_object_gave_is_not_its_own() {
         let notes = StatusNotes::default();
-        assert!(!notes.was_own("u", &[]));
-        notes.note_own("u", &["10.0.0.7"]);
-        assert!(notes.was_own("u", &["10.0.0.7"]) && !notes.was_own("u", &["10.0.0.9"]));
-        assert!(!notes.was_own("v", &["10.0.0.7"]));
+        assert!(!notes.is_of_own_object("u", &[]));
+        notes.note_of_own_object("u", &["10.0.0.7"]);
+        assert!(notes.is_of_own_object("u", &["10.0.0.7"]) && !notes.is_of_own_object("u", &["10.0.0.9"]));
+        assert!(!notes.is_of_own_object("v", &["10.0.0.7"]));
         notes.forget("u");
-        assert!(!notes.was_own("u", &["10.0.0.7"]));
+        assert!(!notes.is_of_own_object("u", &["10.0.0.7"]));
     }
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use cloud_controller_manager::Parts;
-use harvester_api::{LoadBalancer, VirtualMachine};
+use harvester_api::{LoadBalancer, VirtualMachine, annotations};
 use http::{Method, Request, Response};
 use k8s_openapi::api::core::v1::Service;
 use kube::{
@@ -242,6 +242,23 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    /// The record of the data path says that it was ours: a pool may have given the address.
+    #[simulated_only("ten seconds of refusals")]
+    async fn an_address_of_a_service_whose_finalizer_somebody_took_off_goes_with_its_object(cluster: TestCluster) {
+        let there = format!("{{{CHECK}: '80', {}: host, kube-vip.io/ignore: 'true'}}", annotations::RECORDED_DATA_PATH);
+        create_service(&cluster, &there, "").await;
+        cluster.guest.patch_status::<Service>("shop/web", of_another()).await;
+        let (harvester, refuses) = refusing(&cluster);
+        refuses.store(true, Ordering::SeqCst);
+        let ccm = Ccm::start_on(&cluster, harvester, |_| ()).await;
+        join(&cluster, "worker-1", "worker-1", "").await;
+        join(&cluster, "worker-2", "worker-2", "").await;
+        cluster.advance(Duration::from_secs(120)).await;
+        assert_eq!((published(&cluster).await.1, status_writes(&cluster)), (vec![], 1));
+        assert_eq!(told(&cluster, "AddressTakenBack").await, 1);
+        ccm.stop().await;
+    }
+
     /// Whose status is full again before the program hears that it was emptied.
     #[simulated_only("ten seconds of refusals")]
     async fn an_object_is_tried_again_though_another_controller_fills_the_status_at_once(cluster: TestCluster) {
@@ -274,12 +291,28 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    async fn an_address_of_another_controller_stays_at_a_service_whose_primary_has_none(cluster: TestCluster) {
+        let ccm = start_on_host(&cluster).await;
+        ask(&cluster, "api", 81, "web", ON_HOST).await;
+        assert_eq!(ingress(&at(&cluster, "shop/api").await), ["127.9.0.1"]);
+        let mut lost = not_ready();
+        lost["status"]["allocatedAddress"] = Value::Null;
+        lost["status"]["address"] = "".into();
+        says_about(&cluster, "web", lost).await;
+        assert_eq!(ingress(&at(&cluster, "shop/api").await), [""; 0]);
+        cluster.guest.forget_requests();
+        another_insists(&cluster, "shop/api").await;
+        assert_eq!(status_writes(&cluster), 0);
+        ccm.stop().await;
+    }
+
     /// A former process may have written what the status shows first.
     async fn an_address_of_another_controller_is_taken_away_once_while_no_pool_has_one(cluster: TestCluster) {
         create_service(&cluster, CHECKED, "").await;
         cluster.guest.patch::<Service>("shop/web", json!({"metadata": {"finalizers": [FINALIZER]}})).await;
         cluster.guest.patch_status::<Service>("shop/web", of_another()).await;
         let ccm = start_with_two_nodes(&cluster).await;
+        cluster.settle().await;
         harvester_says(&cluster, not_ready()).await;
         another_insists(&cluster, "shop/web").await;
         assert_eq!(status_writes(&cluster), 1);
@@ -308,6 +341,19 @@ test_cluster::component_tests! {
         assert_eq!(ingress(&at(&cluster, "shop/api").await), ["127.9.0.2"]);
         says_about(&cluster, "api", not_ready()).await;
         assert_eq!(ingress(&at(&cluster, "shop/api").await), [""; 0], "no pool has it any more");
+        ccm.stop().await;
+    }
+
+    /// Nobody who saw that object runs any more.
+    async fn an_object_that_went_while_nobody_led_costs_a_service_that_shared_once_nothing(cluster: TestCluster) {
+        let ccm = start_on_host(&cluster).await;
+        shared_once(&cluster).await;
+        ccm.stop().await;
+        delete_object_of(&cluster, "api").await;
+        cluster.guest.forget_requests();
+        let ccm = Ccm::start(&cluster).await;
+        assert!(object_of(&cluster, "api").await.is_some(), "it is made again");
+        assert_eq!((ingress(&at(&cluster, "shop/api").await), status_writes(&cluster)), (vec!["127.9.0.2".to_owned()], 0));
         ccm.stop().await;
     }
 

@@ -120,10 +120,10 @@ impl<C: LoadBalancers> ServiceController<C> {
     }
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
-        let mut emptied = None;
+        let mut after_unpublish = None;
         'rounds: for _ in 0..ROUNDS {
             let Some(newest) = self.services.get(&key) else { return Ok(Action::AwaitChange) };
-            let mut service = emptied.take().unwrap_or(newest);
+            let mut service = after_unpublish.take().unwrap_or(newest);
             let Decision { view, mut write, events } = self.cloud.decide(&service, &self.nodes.get());
             let seen = Seen { has_write: write.is_some(), view, events, ..self.see(&service) };
             let plan = decide(&seen);
@@ -149,9 +149,11 @@ impl<C: LoadBalancers> ServiceController<C> {
                 tracing::debug!(service = %key, ?step);
                 let is_next_made = absent && step == Step::Unpublish && steps.peek() == Some(&Step::Apply);
                 match self.act(&service, &seen, &step, &mut write).await {
-                    // somebody else may fill it at once: the next decision goes by the version that was empty
+                    // somebody else may fill it at once, and the cloud has to see that it was empty: the next decision
+                    // goes by the version that we wrote. The cache may have a newer one, whose change queued the
+                    // Service again
                     Ok(ours) if seen.wanted && step == Step::Unpublish => {
-                        emptied = ours;
+                        after_unpublish = ours;
                         continue 'rounds;
                     }
                     // the next step goes by the version that we wrote, and by no newer one

@@ -30,7 +30,7 @@ impl Source {
     pub(super) fn watch(&self, config: watcher::Config) -> Events {
         match self {
             Self::Objects(api) => watcher(api.clone(), config).boxed(),
-            Self::Metadata(api) => watcher(api.clone(), config).map_ok(either).boxed(),
+            Self::Metadata(api) => watcher(api.clone(), config).map_ok(erase_form).boxed(),
         }
     }
 }
@@ -43,13 +43,13 @@ pub(super) fn undecoded<K: Watched, const METADATA: bool>(api: Api<K>) -> Api<Un
     }
 }
 
-fn either(event: watcher::Event<Undecoded<true>>) -> watcher::Event<Undecoded> {
+fn erase_form(event: watcher::Event<Undecoded<true>>) -> watcher::Event<Undecoded> {
     use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
     match event {
-        Apply(object) => Apply(object.either()),
-        Delete(object) => Delete(object.either()),
+        Apply(object) => Apply(object.erase_form()),
+        Delete(object) => Delete(object.erase_form()),
         Init => Init,
-        InitApply(object) => InitApply(object.either()),
+        InitApply(object) => InitApply(object.erase_form()),
         InitDone => InitDone,
     }
 }

@@ -40,7 +40,7 @@ pub(super) struct DecodeError {
 
 impl Undecoded<true> {
     /// What was answered, however it was asked for.
-    pub(super) fn either(self) -> Undecoded {
+    pub(super) fn erase_form(self) -> Undecoded {
         let Self { metadata, json } = self;
         Undecoded { metadata, json }
     }

@@ -67,8 +67,8 @@ pub(crate) struct Seen<'a> {
     pub(crate) rivals: &'a [(IpAddr, String)],
     /// Those of them that only load balancers of the same namespace have that are being deleted.
     pub(crate) leaving: &'a [IpAddr],
-    /// Those of the records that the object has left and that stay all the same: another program made them.
-    pub(crate) left: &'a [(String, IpAddr)],
+    /// Those of the records that stay though the object has departed from them: another program made them.
+    pub(crate) foreign_records: &'a [(String, IpAddr)],
 }
 
 /// The decision, and what the object is told about the address that it asks for and does not get.
@@ -262,7 +262,7 @@ fn this(seen: &Seen<'_>, address: IpAddr, is_demand: bool) -> Decided {
     // of an object that had two addresses before the CRD lost the fields for a second, the one of the other family stays
     let had_two = families::of(seen.lb).two.is_some();
     let counts = |record: &&(String, IpAddr)| {
-        !seen.left.contains(record) && (!had_two || Family::of(record.1) == Family::of(address))
+        !seen.foreign_records.contains(record) && (!had_two || Family::of(record.1) == Family::of(address))
     };
     if seen.recorded.iter().filter(counts).count() > 1 {
         // whoever asks for one after the other holds no more than two

@@ -1,6 +1,6 @@
 //! The decision about one LoadBalancer object.
 
-mod left;
+mod foreign_records;
 mod lost;
 mod pending;
 mod releases;
@@ -333,7 +333,7 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
         return plan;
     }
     let is_vm = lb.spec.workload() == WorkloadType::Vm;
-    let left = left::records(seen, lb);
+    let foreign_records = foreign_records::find(seen, lb);
     let address::Decided { decision, mut note, dual } = address::decide(&address::Seen {
         lb,
         pools: &seen.address.pools,
@@ -347,10 +347,10 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
         refused: &seen.address.refused,
         rivals: &seen.address.rivals,
         leaving: &seen.address.leaving,
-        left: &left,
+        foreign_records: &foreign_records,
     });
     let is_waiting = matches!(decision, Decision::Wait { .. });
-    let of_others = left::note(seen, &left).filter(|_| is_waiting);
+    let of_others = foreign_records::note(seen, &foreign_records).filter(|_| is_waiting);
     // a refused wish is read from the condition up to its end
     note = address::joined([of_others, of_machine(&seen.address.of_machine), note]);
     let (address, waiting, lost, waits_for) = match decision {

@@ -118,7 +118,7 @@ pub fn dry_run(lists: &Lists, key: &ObjectKey, now: i64, mut pool_choice: PoolCh
         rivals: &rivals(&index, key, &lb),
         leaving: &leaving(&index, &lists.load_balancers, key, &lb),
         // who made a record only managedFields tell, which lists do not keep
-        left: &[],
+        foreign_records: &[],
     };
     let (choice, family) = (address::choice(&seen), address::requirement(&lb).family);
     let demanded = match requested::of(&lb) {

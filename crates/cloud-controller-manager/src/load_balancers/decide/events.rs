@@ -60,8 +60,8 @@ pub(super) fn orphaned_on_host_while_it_waits(service: &Service, lost: &str) -> 
 
 fn without_object(service: &Service, lost: &str, why_none: &str) -> PendingEvent {
     let sentence = format!(
-        "this Service has no LoadBalancer object in Harvester and {why_none}, so {lost} may be given to another and is taken \
-         out of its status; another controller that gave it writes it again"
+        "this Service has no LoadBalancer object in Harvester and {why_none}, so {lost} is taken out of its status: a \
+         pool that gave it may give it to another; if another controller gave it, that one will write it again"
     );
     gone(service, lost, &sentence)
 }

@@ -105,35 +105,46 @@ pub(super) fn path_of_orphaned_address(seen: &Seen<'_>, forbidden: bool) -> Opti
     was_given.then_some(path)
 }
 
-/// What is remembered of the status of a Service: [`Seen::shown_by_others`].
+/// The writer of what a Service's status shows next: [`Seen::shown_by_others`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::load_balancers) enum EmptyStatus {
-    /// It is empty now, or shows what somebody else wrote.
-    Noted,
-    /// It shows something: whose that is says what was noted before.
+pub(in crate::load_balancers) enum StatusOwner {
+    /// The status is empty, or shows what another controller wrote, and this program has nothing to write.
+    Others,
+    /// The status shows something, and nothing new tells whose that is.
     AsBefore,
-    /// What it shows next is ours.
-    Forgotten,
+    /// This program may write it now.
+    Ours,
 }
 
-/// The note about the status as it is seen. This program writes a status after a decision that sees an address in the object
-/// of the Service, or that the Service shares one: then it forgets. One without finalizer and object shows nothing of ours.
-pub(in crate::load_balancers) fn empty_status(seen: &Seen<'_>) -> EmptyStatus {
+/// This program writes a status only after a decision that sees an address in the object of the Service, or one that the
+/// Service shares; on the host datapath the object of the primary carries the ports before that. The record of that datapath
+/// comes and goes with the finalizer: a Service that has neither, and no object, shows nothing of ours.
+pub(in crate::load_balancers) fn status_owner(seen: &Seen<'_>) -> StatusOwner {
     let service = seen.service;
-    let is_new = !service.finalizers().iter().any(|name| name == FINALIZER);
+    let has_finalizer = service.finalizers().iter().any(|name| name == FINALIZER);
+    let is_new = !has_finalizer && !service.annotations().contains_key(annotations::RECORDED_DATA_PATH);
     let (is_absent, has_address) = match &seen.load_balancer {
         Found::Absent => (true, false),
         Found::Present(object) => (false, super::status_address(object).is_some()),
+        // a Service that shares an address needs no object of its own
+        Found::Unreadable(_) => (false, false),
         // nothing is written meanwhile
-        Found::Unlisted | Found::Unreadable(_) => return EmptyStatus::AsBefore,
+        Found::Unlisted => return StatusOwner::AsBefore,
     };
-    let may_be_written = has_address || label(service).is_some() || matches!(seen.sharing, Sharing::With(_));
-    if !seen.wanted || may_be_written {
-        EmptyStatus::Forgotten
+    let is_on_host = settled(service, seen.load_balancer.object()) == Some(Datapath::Host);
+    let may_share = match &seen.sharing {
+        Sharing::With(primary) if primary.path == Datapath::Host => {
+            primary.carries && primary.address.is_some() && !primary.taken_back
+        }
+        Sharing::With(_) => true,
+        Sharing::Own | Sharing::Waits(_) | Sharing::Refused { .. } => !is_on_host && label(service).is_some(),
+    };
+    if !seen.wanted || has_address || may_share {
+        StatusOwner::Ours
     } else if ingress(service).is_empty() || is_absent && is_new {
-        EmptyStatus::Noted
+        StatusOwner::Others
     } else {
-        EmptyStatus::AsBefore
+        StatusOwner::AsBefore
     }
 }
 

@@ -157,9 +157,11 @@ pub(super) fn share(seen: &Seen<'_>, primary: &Primary) -> Decision<Write> {
             view.annotations = super::on_host();
             view.removal = Removal::Foreground;
             let published = if primary.carries { addresses } else { Vec::new() };
+            let is_lost = seen.held.is_lost() && published.is_empty() && !shows_own(seen);
             view.publish = match &published[..] {
-                _ if primary.taken_back => Publish::Withdrawn,
-                [] if seen.held.is_lost() && !shows_own(seen) => Publish::Withdrawn,
+                // another controller would write its own again
+                _ if (primary.taken_back || is_lost) && !seen.shown_by_others => Publish::Withdrawn,
+                _ if primary.taken_back => Publish::Unchanged,
                 [] => Publish::Unchanged,
                 _ => Publish::Addresses(published.clone()),
             };
@@ -202,9 +204,9 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
     };
     let asked = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS);
     let is_asked = given.is_some() && asked == given.as_deref().map(handover::latest).as_ref();
-    let is_others = path == Datapath::Host && seen.shown_by_others;
+    let is_of_others = path == Datapath::Host && seen.shown_by_others;
     let shows = match path {
-        Datapath::Host => !ingress(service).is_empty() && !is_others || seen.is_carried,
+        Datapath::Host => !ingress(service).is_empty() && !is_of_others || seen.is_carried,
         Datapath::Guest => given.as_ref().is_some_and(|lost| handover::came_of(lost, service)),
     };
     let goes_on = goes_on(seen);
@@ -251,7 +253,7 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
     view.load_balancer = LoadBalancerState::Present { addresses: Vec::new() };
     if shows {
         // what another controller shows it would show again
-        view.publish = if is_others { Publish::Unchanged } else { Publish::Withdrawn };
+        view.publish = if is_of_others { Publish::Unchanged } else { Publish::Withdrawn };
     } else {
         // the last word: from now on the primary may go
         view.labels = own_labels(service);

@@ -13,31 +13,34 @@ use super::{
 };
 
 impl HarvesterLoadBalancers {
-    /// Remembers what the status of a Service that shared once shows, where its own object has all of that.
-    pub(in crate::load_balancers) fn remember_own(&self, service: &Service, own: &Found) {
+    /// Remembers what the status of a Service that shared once shows, where its own object has all of that, or nobody has it
+    /// before another own object is made: a former process may have seen the one that gave it.
+    pub(in crate::load_balancers) fn remember_own_object(&self, service: &Service, own: &Found) {
         let uid = service.uid().unwrap_or_default();
         if !is_marked(service) || label(service).is_some() {
-            return self.statuses.forget_own(&uid);
+            return self.statuses.forget_own_object(&uid);
         }
         let shown = ingress(service);
-        let own: Vec<_> = own.object().into_iter().flat_map(|own| addresses_in(own)).collect();
-        if !shown.is_empty() && shown.iter().all(|shown| own.iter().any(|ip| same(ip, shown))) {
-            self.statuses.note_own(&uid, &shown);
+        let has: Vec<_> = own.object().into_iter().flat_map(|own| addresses_in(own)).collect();
+        let has_all = || shown.iter().all(|shown| has.iter().any(|ip| same(ip, shown)));
+        let is_gone = || matches!(own, Found::Absent) && self.nobody_has_what_it_shows(service, own);
+        if !shown.is_empty() && (has_all() || is_gone()) {
+            self.statuses.note_of_own_object(&uid, &shown);
         }
     }
 
-    /// Whether the status of a Service that shared once shows what its own object gave, and nothing has now: somebody deleted
-    /// that object. The address goes then as that of a Service that never shared. With an object that never had it, it is of a
-    /// former primary.
-    pub(super) fn shows_what_its_own_object_gave(&self, service: &Service, own: &Found) -> bool {
+    /// Whether nobody has what the status of a Service that shared once shows, and somebody may have deleted the own object
+    /// that gave it: that is not there, or gave it before. The address goes then as that of a Service that never shared. With
+    /// an object that never had it, it is of a former primary.
+    pub(super) fn nobody_has_what_it_shows(&self, service: &Service, own: &Found) -> bool {
         if label(service).is_some()
             || !self.objects.malformed().is_empty()
             || !self.owners(service).is_empty()
         {
             return false;
         }
-        let was_own = || self.statuses.was_own(&service.uid().unwrap_or_default(), &ingress(service));
-        matches!(own, Found::Absent) || was_own()
+        let uid = service.uid().unwrap_or_default();
+        matches!(own, Found::Absent) || self.statuses.is_of_own_object(&uid, &ingress(service))
     }
 
     /// The Services that used the address of this one and show it still. Their label goes with the write that gives them

@@ -168,7 +168,8 @@ fn unknown_to_go<'a>(object: &'a Value, fields: &'a [&str]) -> impl Iterator<Ite
     there.map(|field| format!("{} ({})", name(object), field.trim_start_matches('/').replace('/', ".")))
 }
 
-/// Whether the Go load balancer, which knows no families, gives IPv6 addresses out of the pool.
+/// Whether the Go load balancer, which knows no families, gives IPv6 addresses out of the pool: of one of both families, when
+/// its ranges of IPv4 are at their end.
 fn has_ipv6(pool: &Value) -> bool {
     members(&pool["spec"]["ranges"]).iter().any(|range| text(range, "/subnet").contains(':'))
 }
@@ -225,7 +226,8 @@ pub(super) fn way_back_fields(facts: &Facts) -> Result<Outcome, Outcome> {
             "keep a copy of these objects: the Go programs pass over the fields, and their first write drops them",
         ),
         (
-            "pools with ranges of IPv6, which the Go load balancer gives to Services of IPv4 too",
+            "pools with ranges of IPv6, which the Go load balancer gives to Services of IPv4 too, where ranges of IPv4 are at their \
+             end or not there",
             ipv6,
             "see that a pool of IPv4 alone serves the same load balancers with a higher priority, or take the ranges out of \
              the pools",

@@ -97,7 +97,7 @@ fn before_an_upgrade_a_cluster_without_a_name_is_to_get_one(#[case] label: &str,
     let annotations = json!({"loadbalancer.harvesterhci.io/auto-assign": " False"});
     change(&mut facts.harvester, read::POOLS, |all| all["items"][0]["metadata"]["annotations"] = annotations);
 })]
-#[case::ipv6("way-back-fields", Verdict::Amber, "gives to Services of IPv4 too: lab", |facts: &mut Facts| {
+#[case::ipv6("way-back-fields", Verdict::Amber, "are at their end or not there: lab", |facts: &mut Facts| {
     let ranges = json!({"ranges": [{"subnet": "10.0.0.0/24"}, {"subnet": "fd00::/64"}]});
     change(&mut facts.harvester, read::POOLS, |all| all["items"][0]["spec"] = ranges);
 })]

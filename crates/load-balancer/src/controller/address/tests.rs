@@ -83,7 +83,7 @@ fn decided(lb: &LoadBalancer, holder: RecordedHolder, recorded: &[(&str, &str)])
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
         leaving: &[],
-        left: &[],
+        foreign_records: &[],
     };
     decide(&seen).decision
 }
@@ -194,7 +194,7 @@ fn after(refused: &[(String, Refused)], pool_choice: PoolChoice, expected: Resul
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
         leaving: &[],
-        left: &[],
+        foreign_records: &[],
     };
     match (decide(&seen).decision, expected) {
         (Decision::Claim { pool, .. }, Ok(expected)) => assert_eq!(pool, expected),
@@ -224,7 +224,7 @@ fn an_object_that_is_told_to_move_keeps_its_address_while_the_other_pool_has_non
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
         leaving: &[],
-        left: &[],
+        foreign_records: &[],
     };
     let Decision::Wait { waiting, meanwhile, lost: None, .. } = decide(&seen).decision else {
         panic!("it moved")
@@ -272,7 +272,7 @@ fn a_vm_object_cannot_bring_its_own_address_by_naming_a_pool_that_is_not_there()
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
         leaving: &[],
-        left: &[],
+        foreign_records: &[],
     };
     assert_eq!(decide(&seen).decision, has(address("nowhere", "10.0.1.1")));
 }
@@ -296,7 +296,7 @@ fn a_single_address_has_no_gateway() {
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
         leaving: &[],
-        left: &[],
+        foreign_records: &[],
     };
     let mask = "255.255.255.255".to_owned();
     assert_eq!(decide(&seen).decision, has(AllocatedAddress { mask, ..address("one", "10.0.9.7") }));

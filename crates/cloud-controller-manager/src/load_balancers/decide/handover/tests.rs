@@ -21,8 +21,9 @@ const GIVEN: &str = annotations::ALLOCATED_ADDRESS;
 
 const DELETED: &str = "the LoadBalancer object of this Service was deleted in Harvester and cannot be made again, so its \
     address 10.0.0.9 may be given to another and is announced no more";
-const WITHOUT_OBJECT: &str = "this Service has no LoadBalancer object in Harvester and none can be made, so 10.0.0.9 may be \
-    given to another and is taken out of its status; another controller that gave it writes it again";
+const WITHOUT_OBJECT: &str = "this Service has no LoadBalancer object in Harvester and none can be made, so 10.0.0.9 is \
+    taken out of its status: a pool that gave it may give it to another; if another controller gave it, that one will write it \
+    again";
 
 /// A Service that shows this address, with these annotations for kube-vip.
 fn showing(shown: &str, asked: Option<&str>, given: &str) -> Service {
@@ -367,31 +368,34 @@ fn an_address_in_the_status_is_the_one_that_was_given_in_every_form(
 }
 
 #[rstest]
-#[case::empty(&[], true, |_: &mut Seen<'_>| (), EmptyStatus::Noted)]
-#[case::of_anybody(&["192.0.2.7"], true, |_: &mut Seen<'_>| (), EmptyStatus::AsBefore)]
-#[case::not_ours_yet(&[], false, |_: &mut Seen<'_>| (), EmptyStatus::Noted)]
-#[case::of_anybody_and_not_ours_yet(&["192.0.2.7"], false, |_: &mut Seen<'_>| (), EmptyStatus::Noted)]
+#[case::empty(&[], true, |_: &mut Seen<'_>| (), StatusOwner::Others)]
+#[case::of_anybody(&["192.0.2.7"], true, |_: &mut Seen<'_>| (), StatusOwner::AsBefore)]
+#[case::not_ours_yet(&[], false, |_: &mut Seen<'_>| (), StatusOwner::Others)]
+#[case::of_anybody_and_not_ours_yet(&["192.0.2.7"], false, |_: &mut Seen<'_>| (), StatusOwner::Others)]
 #[case::with_an_object(&[], true, |seen: &mut Seen<'_>| {
     seen.load_balancer = Found::Present(Arc::new(object("vm", &json!({}))));
-}, EmptyStatus::Noted)]
+}, StatusOwner::Others)]
 // somebody took our finalizer off
 #[case::of_anybody_with_an_object(&["192.0.2.7"], false, |seen: &mut Seen<'_>| {
     seen.load_balancer = Found::Present(Arc::new(object("vm", &json!({}))));
-}, EmptyStatus::AsBefore)]
+}, StatusOwner::AsBefore)]
 #[case::with_an_address(&[], true, |seen: &mut Seen<'_>| {
     seen.load_balancer = Found::Present(Arc::new(object("vm", &json!({"address": "192.0.2.9"}))));
-}, EmptyStatus::Forgotten)]
+}, StatusOwner::Ours)]
+#[case::with_an_object_that_cannot_be_read(&[], true, |seen: &mut Seen<'_>| {
+    seen.load_balancer = Found::Unreadable("broken".to_owned());
+}, StatusOwner::Others)]
 // nothing is written so long
 #[case::before_the_objects_were_listed(&[], true, |seen: &mut Seen<'_>| seen.load_balancer = Found::Unlisted,
-    EmptyStatus::AsBefore)]
-#[case::of_another_type(&[], true, |seen: &mut Seen<'_>| seen.wanted = false, EmptyStatus::Forgotten)]
+    StatusOwner::AsBefore)]
+#[case::of_another_type(&[], true, |seen: &mut Seen<'_>| seen.wanted = false, StatusOwner::Ours)]
 #[case::that_waits_for_a_primary(&[], true, |seen: &mut Seen<'_>| seen.sharing = Sharing::Waits(String::new()),
-    EmptyStatus::Noted)]
+    StatusOwner::Others)]
 fn an_empty_status_is_remembered_of_a_service_that_has_nothing_of_ours(
     #[case] shown: &[&str],
     #[case] has_finalizer: bool,
     #[case] change: fn(&mut Seen<'_>),
-    #[case] expected: EmptyStatus,
+    #[case] expected: StatusOwner,
 ) {
     let mut service = service(&json!({}), &json!({}));
     service.metadata.finalizers = has_finalizer.then(|| vec![FINALIZER.to_owned()]);
@@ -399,33 +403,64 @@ fn an_empty_status_is_remembered_of_a_service_that_has_nothing_of_ours(
     service.status = serde_json::from_value(json!({"loadBalancer": {"ingress": ingress}})).unwrap();
     let mut seen = seen(&service);
     change(&mut seen);
-    assert_eq!(empty_status(&seen), expected);
+    assert_eq!(status_owner(&seen), expected);
 }
 
-/// It shows what its primary has.
+/// Before it was taken off, the program may have written the address.
+#[test]
+fn a_status_is_nobodys_for_certain_where_somebody_took_the_finalizer_off_and_the_record_is_there() {
+    let mut service = wrong(&on_host());
+    service.metadata.finalizers = None;
+    assert_eq!(status_owner(&seen(&service)), StatusOwner::AsBefore);
+    service.status = None;
+    assert_eq!(status_owner(&seen(&service)), StatusOwner::Others);
+}
+
+/// A primary whose object carries the ports and has this address.
+fn with(path: Datapath, address: Option<&str>) -> Primary {
+    Primary {
+        service: ObjectKey::new("shop", "main"),
+        path,
+        address: address.map(str::to_owned),
+        network: None,
+        carries: true,
+        taken_back: false,
+    }
+}
+
+/// On the host datapath nothing is written before the primary has an address and carries the ports.
 #[rstest]
-#[case::that_is_to_share(None, true)]
-#[case::that_shared_and_waits(Some("shop.main"), false)]
-fn no_empty_status_is_remembered_of_a_service_that_shares_an_address(
-    #[case] label: Option<&str>,
-    #[case] is_to_share: bool,
+#[case::that_has_an_address(Sharing::With(with(Datapath::Host, Some("10.0.0.9"))), StatusOwner::Ours)]
+#[case::that_has_none(Sharing::With(with(Datapath::Host, None)), StatusOwner::Others)]
+#[case::that_does_not_carry_it(
+    Sharing::With(Primary { carries: false, ..with(Datapath::Host, Some("10.0.0.9")) }), StatusOwner::Others)]
+#[case::whose_address_is_taken_back(
+    Sharing::With(Primary { taken_back: true, ..with(Datapath::Host, Some("10.0.0.9")) }), StatusOwner::Others)]
+#[case::that_is_waited_for(Sharing::Waits(String::new()), StatusOwner::Others)]
+#[case::in_the_guest(Sharing::With(with(Datapath::Guest, None)), StatusOwner::Ours)]
+fn an_empty_status_is_remembered_of_a_service_with_a_primary(
+    #[case] sharing: Sharing,
+    #[case] expected: StatusOwner,
+    #[values(false, true)] is_readable: bool,
 ) {
+    let mut service = service(&on_host(), &json!({}));
+    service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+    service.metadata.labels = Some([(labels::PRIMARY_SERVICE.to_owned(), "shop.main".to_owned())].into());
+    let mut seen = seen(&service);
+    seen.sharing = sharing;
+    if !is_readable {
+        seen.load_balancer = Found::Unreadable("broken".to_owned());
+    }
+    assert_eq!(status_owner(&seen), expected);
+}
+
+/// kube-vip writes that status.
+#[test]
+fn no_empty_status_is_remembered_of_a_service_in_the_guest_that_shared_an_address() {
     let mut service = service(&json!({}), &json!({}));
     service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
-    service.metadata.labels =
-        label.map(|label| [(labels::PRIMARY_SERVICE.to_owned(), label.to_owned())].into());
+    service.metadata.labels = Some([(labels::PRIMARY_SERVICE.to_owned(), "shop.main".to_owned())].into());
     let mut seen = seen(&service);
-    seen.sharing = if is_to_share {
-        Sharing::With(Primary {
-            service: ObjectKey::new("shop", "main"),
-            path: Datapath::Host,
-            address: None,
-            network: None,
-            carries: false,
-            taken_back: false,
-        })
-    } else {
-        Sharing::Waits(String::new())
-    };
-    assert_eq!(empty_status(&seen), EmptyStatus::Forgotten);
+    seen.sharing = Sharing::Waits(String::new());
+    assert_eq!(status_owner(&seen), StatusOwner::Ours);
 }

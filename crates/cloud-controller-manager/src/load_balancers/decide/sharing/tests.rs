@@ -93,6 +93,19 @@ fn a_lost_address_is_shown_no_more_before_the_next_primary_carries_the_ports(
 }
 
 #[rstest]
+#[case::taken_back(Primary { taken_back: true, address: None, ..primary(Datapath::Host) })]
+#[case::lost(Primary { carries: false, ..primary(Datapath::Host) })]
+fn an_address_that_another_controller_would_write_again_stays_while_the_primary_has_none(
+    #[case] primary: Primary,
+) {
+    let service = asking(&json!({}), Some("shop.main"), Some("192.0.2.7"));
+    let decision = decided(&service, None, |seen| {
+        (seen.sharing, seen.held, seen.shown_by_others) = (Sharing::With(primary), Held::Lost, true);
+    });
+    assert_eq!(decision.view.publish, Publish::Unchanged);
+}
+
+#[rstest]
 #[case::guest(Datapath::Guest, "cluster", None, &[], true)]
 // kube-vip in the guest follows after the write that comes with the label
 #[case::guest_before_the_other_address_is_shown(Datapath::Guest, "cluster", Some("10.0.0.7"), &[], false)]
@@ -231,8 +244,8 @@ fn on_the_host_datapath_an_address_without_an_object_is_withdrawn_while_it_waits
     });
     assert_eq!((&decision.view.publish, &reasons(&decision)[..]), (&publish, told));
     let expected = "this Service has no LoadBalancer object in Harvester and none is made while the Service asks for the \
-        address of another one, so 10.0.0.7 may be given to another and is taken out of its status; another controller that \
-        gave it writes it again";
+        address of another one, so 10.0.0.7 is taken out of its status: a pool that gave it may give it to another; if \
+        another controller gave it, that one will write it again";
     let message = decision.events.get(1).map(|event| event.message.as_str());
     assert_eq!(message, (told.len() > 1).then_some(expected));
 }

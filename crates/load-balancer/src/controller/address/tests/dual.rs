@@ -43,7 +43,7 @@ fn decided_with_fields(lb: &LoadBalancer, rest: Rest<'_>, has_second_address_fie
         refused,
         rivals: &[],
         leaving: &[],
-        left: &[],
+        foreign_records: &[],
     })
 }
 

@@ -41,7 +41,7 @@ fn decided(lb: &LoadBalancer, recorded: &[(&str, &str)]) -> Decided {
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
         leaving: &[],
-        left: &[],
+        foreign_records: &[],
     })
 }
 

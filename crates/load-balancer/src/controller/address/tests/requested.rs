@@ -30,11 +30,11 @@ struct Given<'a> {
     refused: Vec<(String, Refused)>,
     rivals: &'a [(&'a str, &'a str)],
     leaving: &'a [IpAddr],
-    left: &'a [(&'a str, &'a str)],
+    foreign_records: &'a [(&'a str, &'a str)],
 }
 
 fn decided(lb: &LoadBalancer, holder: RecordedHolder, given: Given<'_>) -> Decided {
-    let Given { recorded, refused, rivals, leaving, left } = given;
+    let Given { recorded, refused, rivals, leaving, foreign_records } = given;
     let rivals: Vec<_> = rivals.iter().map(|(ip, by)| (ip.parse().unwrap(), (*by).to_owned())).collect();
     decide(&Seen {
         lb,
@@ -49,7 +49,7 @@ fn decided(lb: &LoadBalancer, holder: RecordedHolder, given: Given<'_>) -> Decid
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
         leaving,
-        left: &records(left),
+        foreign_records: &records(foreign_records),
     })
 }
 
@@ -255,7 +255,7 @@ fn a_record_that_stays_for_good_is_none_of_the_two() {
     let recorded = &[("core", "10.0.2.5"), ("edge", "10.0.1.9")];
     for key in [DEMAND, WISH] {
         let lb = asking(key, "10.0.1.8", Some(("edge", "10.0.1.9")));
-        let given = Given { recorded, left: &recorded[..1], ..Given::default() };
+        let given = Given { recorded, foreign_records: &recorded[..1], ..Given::default() };
         let claim = exactly("edge", "10.0.1.8", Some(address("edge", "10.0.1.9")));
         assert_eq!(decided(&lb, RecordedHolder::Us, given), claim.into());
     }
@@ -371,7 +371,7 @@ fn a_demand_for_an_address_of_a_range_that_drains_is_refused_with_that_reason(#[
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
         leaving: &[],
-        left: &[],
+        foreign_records: &[],
     };
     let Decision::Wait { waiting, .. } = decide(&seen).decision else { panic!("it does not wait") };
     assert_eq!(waiting.reason, "AddressNotInPool");

@@ -23,7 +23,7 @@ fn decided(
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: true,
         leaving: &[],
-        left: &[],
+        foreign_records: &[],
     };
     decide(&seen).decision
 }

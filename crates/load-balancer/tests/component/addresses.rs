@@ -13,6 +13,7 @@ use test_cluster::{Side, TestCluster};
 use super::fixtures::{
     address_of, controller, in_step, load_balancer, pool, ready_of, record_of, status_of, work,
 };
+use super::vms::RESTS;
 
 test_cluster::component_tests! {
     // docs/contract/load-balancer.md#LB-2
@@ -344,7 +345,13 @@ test_cluster::component_tests! {
         let names: Vec<_> = (0..8).map(|number| format!("lb-{number}")).collect();
         futures::future::join_all(names.iter().map(|name| load_balancer(&cluster, name, ""))).await;
         // a busy server takes a while to tell of an object of this size
-        cluster.settle().await;
+        for name in &names {
+            let mut rests = 0;
+            while status_of(&cluster, name).await.conditions.is_empty() && rests < RESTS {
+                rests += 1;
+                cluster.settle().await;
+            }
+        }
         cluster.settle().await;
         let mut given = 0;
         for name in &names {

@@ -18,10 +18,6 @@ use crate::{Dial, DialError, Key, Probe, Target, Verdict};
 /// 500 dead backends a second at a time-out of one second.
 pub const DIALS_AT_ONCE: usize = 512;
 
-/// Dials that are due within this time of one another begin together, and so end together. With ten thousand a second each
-/// waking of this process serves fifty of them, where the timer, which is exact to a millisecond, would wake it for ten.
-const TOGETHER: Duration = Duration::from_millis(5);
-
 /// How often the log may say that this process cannot dial: there are hundreds of dials a second.
 const LOGGED_EVERY: Duration = Duration::from_secs(60);
 
@@ -86,10 +82,10 @@ impl<K: Key, B: Key> Prober<K, B> {
 
     /// Probes until `stop`, and tells what comes of it. `tell` must return at once (put a key in a queue, say).
     pub async fn run(self, dial: Dial, tell: impl Fn(News<'_, K>), stop: CancellationToken) {
-        let (mut dials, mut faults, mut next_tick) =
-            (FuturesUnordered::new(), Faults::default(), Instant::now());
+        let (mut dials, mut logged, mut faulty) = (FuturesUnordered::new(), None::<Instant>, None::<Instant>);
+        let is_due = |logged: Option<Instant>| logged.is_none_or(|at| at.elapsed() >= LOGGED_EVERY);
         loop {
-            let (commands, wakes_at) = self.turn(&mut next_tick);
+            let (commands, wakes_at) = self.turn();
             for command in commands {
                 match command {
                     Command::Changed { object } => tell(News::Changed { object }),
@@ -107,66 +103,35 @@ impl<K: Key, B: Key> Prober<K, B> {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = self.shared.woken.notified() => {}
-                mut ended = dials.next(), if !dials.is_empty() => {
-                    // and all others that have ended too: what began together is one turn of this loop
-                    while let Some((id, began, answer)) = ended {
-                        let result = answer.as_ref().map(|&()| ());
-                        tell(News::Answered { result, took: began.elapsed() });
-                        faults.log(&answer);
-                        let mut state = self.state();
-                        let commands = state.schedule.on(Input::Answered { id, answer }, Instant::now());
-                        state.outbox.extend(commands);
-                        drop(state);
-                        ended = dials.next().now_or_never().flatten();
+                Some((id, began, answer)) = dials.next() => {
+                    let result = answer.as_ref().map(|&()| ());
+                    tell(News::Answered { result, took: began.elapsed() });
+                    if let Err(DialError::Local(why)) = &answer && is_due(logged) {
+                        logged = Some(Instant::now());
+                        tracing::warn!(why, "cannot dial from here: verdicts of health checks stay as they are until this process can");
                     }
+                    if answer == Err(DialError::Panicked) && is_due(faulty) {
+                        faulty = Some(Instant::now());
+                        tracing::error!("a probe panicked, which is a fault of this program: it counts as failed, and the others go on");
+                    }
+                    let mut state = self.state();
+                    let commands = state.schedule.on(Input::Answered { id, answer }, Instant::now());
+                    state.outbox.extend(commands);
                 }
                 () = until(wakes_at) => {}
             }
         }
     }
 
-    /// What is to be done now, and when the next turn is due, whatever ends until then. What is due begins from `next_tick` on.
-    fn turn(&self, next_tick: &mut Instant) -> (Vec<Command<K>>, Option<Instant>) {
-        let (mut state, now) = (self.state(), Instant::now());
+    fn turn(&self) -> (Vec<Command<K>>, Option<Instant>) {
+        let mut state = self.state();
         let mut commands = std::mem::take(&mut state.outbox);
-        if now >= *next_tick && state.schedule.wakes_at().is_some_and(|at| at <= now) {
-            commands.extend(state.schedule.on(Input::Tick, now));
-            *next_tick = now + TOGETHER;
-        }
-        (commands, state.schedule.wakes_at().map(|at| at.max(*next_tick)))
+        commands.extend(state.schedule.on(Input::Tick, Instant::now()));
+        (commands, state.schedule.wakes_at())
     }
 
     fn state(&self) -> MutexGuard<'_, State<K, B>> {
         self.shared.state.lock().expect("no panic while the schedule is locked")
-    }
-}
-
-/// When the log said last that dials failed by a fault of this side.
-#[derive(Default)]
-struct Faults {
-    local: Option<Instant>,
-    panicked: Option<Instant>,
-}
-
-impl Faults {
-    fn log(&mut self, answer: &Result<(), DialError>) {
-        let is_due = |logged: Option<Instant>| logged.is_none_or(|at| at.elapsed() >= LOGGED_EVERY);
-        match answer {
-            Err(DialError::Local(why)) if is_due(self.local) => {
-                self.local = Some(Instant::now());
-                tracing::warn!(
-                    why,
-                    "cannot dial from here: verdicts of health checks stay as they are until this process can"
-                );
-            }
-            Err(DialError::Panicked) if is_due(self.panicked) => {
-                self.panicked = Some(Instant::now());
-                tracing::error!(
-                    "a probe panicked, which is a fault of this program: it counts as failed, and the others go on"
-                );
-            }
-            _ => {}
-        }
     }
 }
 
@@ -197,7 +162,6 @@ async fn until(moment: Option<Instant>) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
     use std::net::SocketAddr;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -405,41 +369,6 @@ mod tests {
         changed.recv().await;
         assert!(prober.verdicts(&"api")[&3].ready);
         task.abort();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn ten_thousand_probes_a_second_wake_the_process_two_hundred_times_and_none_is_late() {
-        let prober = Prober::new(DIALS_AT_ONCE, 1, group);
-        let (dialled, mut dials) = mpsc::unbounded_channel();
-        let dial: Dial = Arc::new(move |probe| {
-            dialled.send((probe.address.port(), Instant::now())).expect("the test listens");
-            async { Ok(()) }.boxed()
-        });
-        let task = tokio::spawn(prober.clone().run(dial, |_| {}, CancellationToken::new()));
-        const OBJECTS: [&str; 10] =
-            ["a/web", "b/web", "c/web", "d/web", "e/web", "f/web", "g/web", "h/web", "i/web", "j/web"];
-        let recorded = |(port, target)| (port, Target { recorded: Some(true), ..target });
-        for (object, first) in OBJECTS.into_iter().zip((1..).step_by(1_000)) {
-            prober.set_targets(object, targets(first..first + 1_000).into_iter().map(recorded).collect());
-        }
-        let begin = Instant::now();
-        tokio::time::sleep(Duration::from_secs(10)).await;
-        task.abort();
-        let (mut moments, mut firsts, mut lates) = (BTreeSet::new(), BTreeMap::new(), Vec::new());
-        while let Ok((port, at)) = dials.try_recv() {
-            moments.insert(at);
-            let (first, count) = firsts.entry(port).or_insert((at, 0_u32));
-            lates.push(at.duration_since(*first + Duration::from_secs(1) * *count));
-            *count += 1;
-        }
-        let seconds = begin.elapsed().as_secs();
-        assert!(lates.len() > 90_000, "{} probes in {seconds} s", lates.len());
-        assert!(moments.len() <= 200 * 10 + 1, "woken {} times in {seconds} s", moments.len());
-        assert!(
-            lates.iter().max() <= Some(&(TOGETHER + Duration::from_millis(1))),
-            "{:?} late",
-            lates.iter().max()
-        );
     }
 
     #[tokio::test(start_paused = true)]

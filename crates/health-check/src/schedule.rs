@@ -181,19 +181,15 @@ impl<K: Key, B: Key> Schedule<K, B> {
         self.due.first().map(|(due, ..)| *due).into_iter().chain(self.slots.wakes_at()).min()
     }
 
-    /// Takes one input; afterwards every dial that waits and has a slot is under way. What is due begins to wait by a tick, or
-    /// by new targets, and not by each answer: it is the caller who says how many begin together.
+    /// Takes one input; afterwards every dial that is due and has a slot is under way.
     pub(crate) fn on(&mut self, input: Input<K, B>, now: Instant) -> Vec<Command<K>> {
         let mut commands = Vec::new();
         match input {
-            Input::Targets { object, targets } => {
-                self.set_targets(&object, targets, now);
-                self.wait_where_due(now);
-            }
+            Input::Targets { object, targets } => self.set_targets(&object, targets, now),
             Input::Answered { id, answer } => self.answered(id, answer, now, &mut commands),
-            Input::Tick => self.wait_where_due(now),
+            Input::Tick => {}
         }
-        self.start(now, &mut commands);
+        self.start_due(now, &mut commands);
         commands
     }
 
@@ -266,15 +262,12 @@ impl<K: Key, B: Key> Schedule<K, B> {
         commands.extend(flaps.then_some(Command::Flaps));
     }
 
-    fn wait_where_due(&mut self, now: Instant) {
+    fn start_due(&mut self, now: Instant, commands: &mut Vec<Command<K>>) {
         while self.due.first().is_some_and(|(due, ..)| *due <= now) {
             let (_, object, backend) = self.due.pop_first().expect("it has a first");
             let length = Length::of(self.objects[&object][&backend].limit());
             self.slots.wait(object, backend, length);
         }
-    }
-
-    fn start(&mut self, now: Instant, commands: &mut Vec<Command<K>>) {
         while let Some((object, backend, length)) = self.slots.next(now) {
             let state = self
                 .objects

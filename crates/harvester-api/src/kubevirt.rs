@@ -72,6 +72,18 @@ pub struct VmNetwork {
     pub pod: Option<Map<String, Value>>,
 }
 
+impl VmNetwork {
+    /// Whether there may be a network of its names. KubeVirt takes texts of any length; a name of Kubernetes has at most 253
+    /// bytes, that of a namespace 63.
+    #[must_use]
+    pub fn has_real_names(&self) -> bool {
+        const NAME: usize = 253;
+        const QUALIFIED: usize = 63 + 1 + NAME;
+        let of_multus = self.multus.as_ref().map_or(0, |multus| multus.network_name.len());
+        self.name.len() <= NAME && of_multus <= QUALIFIED
+    }
+}
+
 /// A reference to a NetworkAttachmentDefinition.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

@@ -26,6 +26,8 @@ const AT_ONCE: u32 = 50;
 const NETWORKS: usize = 32;
 const ADDRESSES: usize = 128;
 const ADDRESS: usize = 64;
+/// Bytes of an annotation that a rule reads: that of a project has some 60.
+const TEXT: usize = 256;
 /// How long the start waits for each list: without KubeVirt there never is one of virtual machines, and without the right none
 /// of namespaces.
 const LISTED_WITHIN: Duration = Duration::from_secs(10);
@@ -250,7 +252,7 @@ fn trim_vm(vm: &mut VirtualMachine) {
 
 fn trim_vmi(vmi: &mut VirtualMachineInstance) {
     trim_metadata(&mut vmi.metadata, &[labels::CREATOR, labels::GUEST_CLUSTER], &[]);
-    vmi.spec.networks.retain(|network| network.multus.is_some());
+    vmi.spec.networks.retain(|network| network.multus.is_some() && network.has_real_names());
     vmi.spec.networks.truncate(NETWORKS);
     vmi.spec.rest = Default::default();
     // what a guest agent says may be as long as it likes; the first address of each interface counts most
@@ -271,7 +273,8 @@ fn trim_vmi(vmi: &mut VirtualMachineInstance) {
 /// Keeps of what users write only what a rule reads: a tenant can put 256 KiB of annotations on each of their objects.
 fn trim_metadata(metadata: &mut ObjectMeta, labels: &[&str], annotations: &[&str]) {
     let keep = |map: &mut Option<BTreeMap<String, String>>, keys: &[&str]| {
-        map.iter_mut().for_each(|map| map.retain(|key, _| keys.contains(&key.as_str())));
+        map.iter_mut()
+            .for_each(|map| map.retain(|key, text| keys.contains(&key.as_str()) && text.len() <= TEXT));
     };
     keep(&mut metadata.labels, labels);
     keep(&mut metadata.annotations, annotations);

@@ -377,8 +377,8 @@ impl LoadBalancers for HarvesterLoadBalancers {
         let seen = self.see(service, nodes);
         self.remember(service, seen.phase());
         self.remember_own_object(service, &seen.load_balancer);
-        self.statuses.note_owner(&uid, status_owner(&seen));
         let decision = decide(&seen);
+        self.statuses.note_owner(&uid, status_owner(&seen, &decision.view.publish));
         self.statuses.note_publish(&uid, &decision.view.publish, &ingress(service));
         // nothing is tried now, so the next answer is the first; VMs that are not known for a moment end no row of answers
         let is_for_a_moment = seen.wanted && seen.backends.is_none();

@@ -1,7 +1,7 @@
 //! What the statuses of Services were before. On the host datapath no annotation says whose address a status shows.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     sync::{Mutex, MutexGuard},
 };
 
@@ -9,83 +9,85 @@ use cloud_provider::{IngressAddress, Publish};
 
 use super::decide::StatusOwner;
 
-/// By Service UID.
+/// By Service UID, where there is anything to remember.
 #[derive(Debug, Default)]
-pub(super) struct StatusNotes {
-    /// Those of [`StatusOwner::Others`].
-    of_others: Mutex<HashSet<String>>,
+pub(super) struct StatusNotes(Mutex<HashMap<String, Note>>);
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Note {
+    /// The status is that of [`StatusOwner::Others`].
+    is_of_others: bool,
     /// The addresses that this program last gave, until it takes them out of the status. The answer to that write may be lost
     /// and the watch be behind: then the status shows them after it was noted as empty.
-    given: Mutex<HashMap<String, Vec<IngressAddress>>>,
+    given: Vec<IngressAddress>,
     /// The addresses in the status of a Service that shared one once, where they came of its own object.
-    of_own_object: Mutex<HashMap<String, Vec<String>>>,
+    of_own_object: Option<Vec<String>>,
 }
 
 impl StatusNotes {
     pub(super) fn note_owner(&self, service_uid: &str, owner: StatusOwner) {
         match owner {
-            StatusOwner::Others => drop(self.of_others().insert(service_uid.to_owned())),
+            StatusOwner::Others => self.change(service_uid, |note| note.is_of_others = true),
             StatusOwner::AsBefore => {}
-            StatusOwner::Ours => drop(self.of_others().remove(service_uid)),
+            StatusOwner::Ours => self.change(service_uid, |note| note.is_of_others = false),
         }
     }
 
     /// What this program does with the status, which shows this now.
     pub(super) fn note_publish(&self, service_uid: &str, publish: &Publish, shown: &[&str]) {
         match publish {
-            Publish::Addresses(given) => {
-                self.given().insert(service_uid.to_owned(), given.clone());
-            }
+            Publish::Addresses(given) => self.change(service_uid, |note| note.given.clone_from(given)),
             // it is ours until it is seen empty; what comes then is another controller's, also if it is the same address
-            Publish::Withdrawn if !shown.is_empty() => {
-                self.of_others().remove(service_uid);
-                self.given().remove(service_uid);
-            }
+            Publish::Withdrawn if !shown.is_empty() => self.change(service_uid, |note| {
+                note.is_of_others = false;
+                note.given.clear();
+            }),
             Publish::Withdrawn | Publish::NotOurs | Publish::Unchanged => {}
         }
     }
 
     /// Whether another controller wrote what the status shows.
     pub(super) fn is_of_others(&self, service_uid: &str, shown: &[&str]) -> bool {
-        let given = self.given();
-        let is_given = |shown: &&str| {
-            given.get(service_uid).is_some_and(|given| given.contains(&IngressAddress::parse(shown)))
-        };
-        self.of_others().contains(service_uid) && !shown.iter().any(is_given)
+        self.notes().get(service_uid).is_some_and(|note| {
+            let is_given = |shown: &&str| note.given.contains(&IngressAddress::parse(shown));
+            note.is_of_others && !shown.iter().any(is_given)
+        })
     }
 
     /// The addresses in the status came of the Service's own object.
     pub(super) fn note_of_own_object(&self, service_uid: &str, shown: &[&str]) {
         let shown = shown.iter().map(|ip| (*ip).to_owned()).collect();
-        self.of_own_object().insert(service_uid.to_owned(), shown);
+        self.change(service_uid, |note| note.of_own_object = Some(shown));
     }
 
     /// Whether the status shows still what came of the Service's own object.
     pub(super) fn is_of_own_object(&self, service_uid: &str, shown: &[&str]) -> bool {
-        self.of_own_object().get(service_uid).is_some_and(|own| own == shown)
+        let notes = self.notes();
+        let own = notes.get(service_uid).and_then(|note| note.of_own_object.as_ref());
+        own.is_some_and(|own| own == shown)
     }
 
     /// The Service shares an address.
     pub(super) fn forget_own_object(&self, service_uid: &str) {
-        self.of_own_object().remove(service_uid);
+        self.change(service_uid, |note| note.of_own_object = None);
     }
 
     pub(super) fn forget(&self, service_uid: &str) {
-        self.of_others().remove(service_uid);
-        self.given().remove(service_uid);
-        self.forget_own_object(service_uid);
+        self.notes().remove(service_uid);
     }
 
-    fn of_others(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.of_others.lock().expect("no panic while remembering")
+    /// Every Service comes here with each decision, and of many there is nothing to remember: no note is kept of these.
+    fn change(&self, service_uid: &str, change: impl FnOnce(&mut Note)) {
+        let mut notes = self.notes();
+        let mut note = notes.remove(service_uid).unwrap_or_default();
+        change(&mut note);
+        if note != Note::default() {
+            notes.insert(service_uid.to_owned(), note);
+        }
     }
 
-    fn given(&self) -> MutexGuard<'_, HashMap<String, Vec<IngressAddress>>> {
-        self.given.lock().expect("no panic while remembering")
-    }
-
-    fn of_own_object(&self) -> MutexGuard<'_, HashMap<String, Vec<String>>> {
-        self.of_own_object.lock().expect("no panic while remembering")
+    fn notes(&self) -> MutexGuard<'_, HashMap<String, Note>> {
+        self.0.lock().expect("no panic while remembering")
     }
 }
 
@@ -181,5 +183,30 @@ mod tests {
         assert!(!notes.is_of_own_object("v", &["10.0.0.7"]));
         notes.forget("u");
         assert!(!notes.is_of_own_object("u", &["10.0.0.7"]));
+    }
+
+    #[test]
+    fn a_fact_goes_alone_and_the_last_one_takes_the_note_along() {
+        let notes = StatusNotes::default();
+        let count = || notes.notes().len();
+        let given = Publish::Addresses(vec![IngressAddress::parse("10.0.0.9")]);
+
+        notes.note_owner("u", StatusOwner::Ours);
+        notes.note_owner("u", StatusOwner::AsBefore);
+        notes.note_publish("u", &Publish::Withdrawn, &["10.0.0.9"]);
+        notes.forget_own_object("u");
+        assert_eq!(count(), 0, "there was nothing to remember");
+
+        notes.note_owner("u", StatusOwner::Others);
+        notes.note_publish("u", &given, &[]);
+        notes.note_of_own_object("u", &["10.0.0.7"]);
+        assert!(notes.is_of_others("u", &["10.0.0.7"]) && !notes.is_of_others("u", &["10.0.0.9"]));
+        notes.note_owner("u", StatusOwner::Ours);
+        assert!(!notes.is_of_others("u", &["10.0.0.7"]) && notes.is_of_own_object("u", &["10.0.0.7"]));
+        notes.forget_own_object("u");
+        notes.note_owner("u", StatusOwner::Others);
+        assert!(!notes.is_of_others("u", &["10.0.0.9"]), "it is remembered as given");
+        notes.note_publish("u", &Publish::Withdrawn, &["10.0.0.9"]);
+        assert_eq!(count(), 0);
     }
 }

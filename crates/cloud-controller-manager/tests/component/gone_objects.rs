@@ -306,6 +306,18 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    async fn an_address_of_another_controller_stays_while_a_demand_is_not_met(cluster: TestCluster) {
+        let ccm = start_with_two_nodes(&cluster).await;
+        let demands = CHECKED.replace('{', "{cloudprovider.harvesterhci.io/ip: 10.0.0.5, ");
+        create_service(&cluster, &demands, "").await;
+        harvester_says(&cluster, given("127.9.0.2")).await;
+        assert_eq!(ingress(&at(&cluster, "shop/web").await), [""; 0]);
+        cluster.guest.forget_requests();
+        another_insists(&cluster, "shop/web").await;
+        assert_eq!(status_writes(&cluster), 0);
+        ccm.stop().await;
+    }
+
     /// A former process may have written what the status shows first.
     async fn an_address_of_another_controller_is_taken_away_once_while_no_pool_has_one(cluster: TestCluster) {
         create_service(&cluster, CHECKED, "").await;

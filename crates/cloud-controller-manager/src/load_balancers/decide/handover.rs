@@ -112,36 +112,46 @@ pub(in crate::load_balancers) enum StatusOwner {
     Others,
     /// The status shows something, and nothing new tells whose that is.
     AsBefore,
-    /// This program may write it now.
+    /// This program, or kube-vip on its behalf, may write it now.
     Ours,
 }
 
-/// This program writes a status only after a decision that sees an address in the object of the Service, or one that the
-/// Service shares; on the host datapath the object of the primary carries the ports before that. The record of that datapath
-/// comes and goes with the finalizer: a Service that has neither, and no object, shows nothing of ours.
-pub(in crate::load_balancers) fn status_owner(seen: &Seen<'_>) -> StatusOwner {
-    let service = seen.service;
-    let has_finalizer = service.finalizers().iter().any(|name| name == FINALIZER);
-    let is_new = !has_finalizer && !service.annotations().contains_key(annotations::RECORDED_DATA_PATH);
-    let (is_absent, has_address) = match &seen.load_balancer {
-        Found::Absent => (true, false),
-        Found::Present(object) => (false, super::status_address(object).is_some()),
-        // a Service that shares an address needs no object of its own
-        Found::Unreadable(_) => (false, false),
-        // nothing is written meanwhile
-        Found::Unlisted => return StatusOwner::AsBefore,
-    };
-    let is_on_host = settled(service, seen.load_balancer.object()) == Some(Datapath::Host);
-    let may_share = match &seen.sharing {
-        Sharing::With(primary) if primary.path == Datapath::Host => {
-            primary.carries && primary.address.is_some() && !primary.taken_back
+/// On the host datapath only this program writes, and only what a decision publishes; in the guest kube-vip does. The first line
+/// that fits counts:
+///
+/// ```text
+/// the objects were never listed                           AsBefore   nothing is written meanwhile
+/// no load balancer is wanted                              Ours       the clean-up empties the status
+/// shares an address of the guest                          Ours       kube-vip may write
+/// not on the host: has an address, or a primary's label   Ours       the same
+/// addresses are published                                 Ours       this program writes
+/// the status is empty, or the Service has no trace of us  Others
+/// else                                                    AsBefore
+/// ```
+/// The record of the host datapath comes and goes with the finalizer: a Service that has neither, and no object, has no trace
+/// of us.
+pub(in crate::load_balancers) fn status_owner(seen: &Seen<'_>, publish: &Publish) -> StatusOwner {
+    if matches!(seen.load_balancer, Found::Unlisted) {
+        return StatusOwner::AsBefore;
+    }
+    let (service, object) = (seen.service, seen.load_balancer.object());
+    let by_kube_vip = match &seen.sharing {
+        // it needs no object of its own
+        Sharing::With(primary) => primary.path == Datapath::Guest,
+        Sharing::Own | Sharing::Waits(_) | Sharing::Refused { .. } => {
+            let has_address = object.is_some_and(|object| super::status_address(object).is_some());
+            let is_on_host = settled(service, object) == Some(Datapath::Host);
+            !is_on_host && (has_address || label(service).is_some())
         }
-        Sharing::With(_) => true,
-        Sharing::Own | Sharing::Waits(_) | Sharing::Refused { .. } => !is_on_host && label(service).is_some(),
     };
-    if !seen.wanted || has_address || may_share {
+    let by_this_program = matches!(publish, Publish::Addresses(_));
+    let has_finalizer = service.finalizers().iter().any(|name| name == FINALIZER);
+    let has_record = service.annotations().contains_key(annotations::RECORDED_DATA_PATH);
+    // an object that cannot be read is there all the same
+    let is_without_trace = matches!(seen.load_balancer, Found::Absent) && !has_finalizer && !has_record;
+    if !seen.wanted || by_kube_vip || by_this_program {
         StatusOwner::Ours
-    } else if ingress(service).is_empty() || is_absent && is_new {
+    } else if ingress(service).is_empty() || is_without_trace {
         StatusOwner::Others
     } else {
         StatusOwner::AsBefore

@@ -382,12 +382,18 @@ fn an_address_in_the_status_is_the_one_that_was_given_in_every_form(
 #[case::with_an_address(&[], true, |seen: &mut Seen<'_>| {
     seen.load_balancer = Found::Present(Arc::new(object("vm", &json!({"address": "192.0.2.9"}))));
 }, StatusOwner::Ours)]
+#[case::with_an_address_in_the_guest(&[], true, |seen: &mut Seen<'_>| {
+    seen.load_balancer = Found::Present(Arc::new(object("cluster", &json!({"address": "10.0.0.9"}))));
+}, StatusOwner::Ours)]
 #[case::with_an_object_that_cannot_be_read(&[], true, |seen: &mut Seen<'_>| {
     seen.load_balancer = Found::Unreadable("broken".to_owned());
 }, StatusOwner::Others)]
 // nothing is written so long
 #[case::before_the_objects_were_listed(&[], true, |seen: &mut Seen<'_>| seen.load_balancer = Found::Unlisted,
     StatusOwner::AsBefore)]
+#[case::of_another_type_before_the_objects_were_listed(&[], true, |seen: &mut Seen<'_>| {
+    (seen.load_balancer, seen.wanted) = (Found::Unlisted, false);
+}, StatusOwner::AsBefore)]
 #[case::of_another_type(&[], true, |seen: &mut Seen<'_>| seen.wanted = false, StatusOwner::Ours)]
 #[case::that_waits_for_a_primary(&[], true, |seen: &mut Seen<'_>| seen.sharing = Sharing::Waits(String::new()),
     StatusOwner::Others)]
@@ -403,7 +409,24 @@ fn an_empty_status_is_remembered_of_a_service_that_has_nothing_of_ours(
     service.status = serde_json::from_value(json!({"loadBalancer": {"ingress": ingress}})).unwrap();
     let mut seen = seen(&service);
     change(&mut seen);
-    assert_eq!(status_owner(&seen), expected);
+    assert_eq!(owner(&seen), expected);
+}
+
+fn owner(seen: &Seen<'_>) -> StatusOwner {
+    status_owner(seen, &super::super::decide(seen).view.publish)
+}
+
+/// It demands another address than its object has: nothing is published.
+#[test]
+fn a_status_is_another_controllers_also_while_a_demand_is_not_met() {
+    let mut service = service(&on_host(), &json!({}));
+    service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+    let allocated = json!({"address": "10.0.0.9", "allocatedAddress": {"ipPool": "lab", "ip": "10.0.0.9"}});
+    let mut seen = seen(&service);
+    seen.load_balancer = Found::Present(Arc::new(object("vm", &allocated)));
+    assert_eq!(status_owner(&seen, &Publish::Unchanged), StatusOwner::Others);
+    let given = Publish::Addresses(vec![IngressAddress::parse("10.0.0.9")]);
+    assert_eq!(status_owner(&seen, &given), StatusOwner::Ours);
 }
 
 /// Before it was taken off, the program may have written the address.
@@ -411,9 +434,9 @@ fn an_empty_status_is_remembered_of_a_service_that_has_nothing_of_ours(
 fn a_status_is_nobodys_for_certain_where_somebody_took_the_finalizer_off_and_the_record_is_there() {
     let mut service = wrong(&on_host());
     service.metadata.finalizers = None;
-    assert_eq!(status_owner(&seen(&service)), StatusOwner::AsBefore);
+    assert_eq!(owner(&seen(&service)), StatusOwner::AsBefore);
     service.status = None;
-    assert_eq!(status_owner(&seen(&service)), StatusOwner::Others);
+    assert_eq!(owner(&seen(&service)), StatusOwner::Others);
 }
 
 /// A primary whose object carries the ports and has this address.
@@ -451,7 +474,7 @@ fn an_empty_status_is_remembered_of_a_service_with_a_primary(
     if !is_readable {
         seen.load_balancer = Found::Unreadable("broken".to_owned());
     }
-    assert_eq!(status_owner(&seen), expected);
+    assert_eq!(owner(&seen), expected);
 }
 
 /// kube-vip writes that status.
@@ -462,5 +485,5 @@ fn no_empty_status_is_remembered_of_a_service_in_the_guest_that_shared_an_addres
     service.metadata.labels = Some([(labels::PRIMARY_SERVICE.to_owned(), "shop.main".to_owned())].into());
     let mut seen = seen(&service);
     seen.sharing = Sharing::Waits(String::new());
-    assert_eq!(status_owner(&seen), StatusOwner::Ours);
+    assert_eq!(owner(&seen), StatusOwner::Ours);
 }

@@ -201,11 +201,6 @@ impl Host {
         if how.watched {
             watched_tools(&programs, &folder.path().join("arguments"));
         }
-        if how.thief {
-            let (rm, stolen) = (in_path("rm").unwrap(), folder.path().join("stolen"));
-            let link = format!("case $2 in *-conf) ln -s {} \"$2\";; esac", stolen.display());
-            program(&programs.join("rm"), &format!("{} \"$@\"\n{link}", rm.display()));
-        }
         let mut path = programs.display().to_string();
         if how.bsd {
             bsd_tools(&programs);
@@ -215,7 +210,13 @@ impl Host {
         let shell = if how.shell.is_empty() { vec!["sh".to_owned()] } else { how.shell.clone() };
         let mut command = Command::new(in_path(&shell[0]).unwrap_or_else(|| shell[0].clone().into()));
         command.args(&shell[1..]);
-        let text = super::script(name);
+        let mut text = super::script(name);
+        if how.thief {
+            // a function, because a busybox may have its own `rm` and look for no other in PATH
+            let stolen = folder.path().join("stolen");
+            let link = format!("case $2 in *-conf) ln -s {} \"$2\";; esac", stolen.display());
+            text = format!("rm() {{\n    command rm \"$@\"\n    {link}\n}}\n{text}");
+        }
         if how.file {
             let file = folder.path().join(name);
             fs::write(&file, &text).unwrap();

@@ -20,7 +20,7 @@
 pub(crate) mod backends;
 mod changes;
 pub(crate) mod host_addresses;
-mod networks;
+pub(crate) mod networks;
 mod plausible;
 pub(crate) mod probes;
 mod readiness;
@@ -42,7 +42,7 @@ use kube::{Resource as _, ResourceExt as _};
 use program::TaskGroup;
 
 pub(crate) use backends::BackendId;
-pub(crate) use served::{MOST_LISTED, Served, is_usable, may_differ_by_idle_vms};
+pub(crate) use served::{MOST_LISTED, Served, is_usable, may_differ_by_vms};
 
 use crate::{
     Config,

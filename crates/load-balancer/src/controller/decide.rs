@@ -119,7 +119,7 @@ pub(crate) struct SeenAddress {
 pub(crate) enum Step {
     /// The object: finalizer and status, or its last version.
     WriteObject(Value),
-    /// [`Step::WriteObject`] of which nothing is new but the state of backends, and of VMs without usable address.
+    /// [`Step::WriteObject`] of which nothing is new but the state of backends, their networks, and VMs without usable address.
     WriteBackendStatus(Value),
     WriteSlice(Write),
     /// [`Step::WriteSlice`] from which these backends are missing, and which does not wait.

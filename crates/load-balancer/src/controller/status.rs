@@ -5,7 +5,7 @@ use controller_kit::RawObject;
 use harvester_api::{AllocatedAddress, BackendStatus, LoadBalancer, condition::READY, finalizers};
 use serde_json::{Map, Value, json};
 
-use super::families;
+use super::{families, requested};
 use crate::{
     condition::{self, Ready},
     host_datapath::{self, MOST_LISTED, Served, source_ranges},
@@ -51,8 +51,8 @@ pub(crate) fn write(lb: &RawObject<LoadBalancer>, shown: &Shown<'_>, now: &str) 
     })
 }
 
-/// Whether `written` says nothing new but the state of backends, which are those that `lb` shows, and which VMs have no usable
-/// address: a user who labels one of these changes the status of every load balancer that selects by the label. Where no slice
+/// Whether `written` says nothing new but the state of backends, which are those that `lb` shows, on which networks these are, and
+/// which VMs have no usable address: a user who labels one of these changes the status of every load balancer that selects by the label. Where no slice
 /// carries the list (`is_carried`), that holds for every VM: no traffic follows it.
 pub(crate) fn is_only_backend_status(
     lb: &RawObject<LoadBalancer>,
@@ -76,7 +76,8 @@ pub(crate) fn is_only_backend_status(
     let after = after.and_then(|all| all.iter().find(|condition| condition["type"] == READY));
     if let (Some(before), Some(after)) = (before, after)
         && before["status"] == after["status"]
-        && host_datapath::may_differ_by_idle_vms(explained(before), explained(after))
+        && refused_wishes(before) == refused_wishes(after)
+        && host_datapath::may_differ_by_vms(explained(before), explained(after))
     {
         *before = after.clone();
     }
@@ -90,6 +91,12 @@ fn usable(json: &Value) -> Vec<[&str; 2]> {
     let usable = listed
         .filter(|backend| host_datapath::is_usable(text(backend, "address"), text(backend, "lastError")));
     usable.map(|backend| [text(backend, "name"), text(backend, "address")]).collect()
+}
+
+/// The condition alone remembers that a wish was answered.
+fn refused_wishes(condition: &Value) -> &str {
+    let message = text(condition, "message");
+    &message[requested::refused_wishes_at(message)..]
 }
 
 fn explained(condition: &Value) -> [&str; 2] {

@@ -64,8 +64,19 @@ pub(crate) struct Unusable {
 pub(crate) struct Selected {
     pub(crate) backends: Vec<Backend>,
     pub(crate) unusable: Vec<Unusable>,
-    /// Tells on which networks the backends are reached, where there was a choice.
-    pub(crate) note: Option<String>,
+    /// The networks of those backends that had a choice, or none left of it.
+    pub(crate) taken: Vec<Taken>,
+    pub(crate) wish: Wish,
+}
+
+impl Selected {
+    /// Tells on which networks these backends are reached, where there was a choice.
+    pub(crate) fn note(&self, served: &[(Backend, bool)]) -> Option<String> {
+        let served: HashSet<_> =
+            served.iter().map(|(Backend { id, name }, _)| (name.as_str(), id.address)).collect();
+        let is_served = |taken: &&Taken| served.contains(&(taken.vm.as_str(), taken.address));
+        networks::note(self.taken.iter().filter(is_served), &self.wish)
+    }
 }
 
 /// The backends among `vmis`, which the load balancer selects. `previous` has the address by which each VM (by UID)
@@ -80,19 +91,17 @@ pub(crate) fn select<'a>(
     let mut vmis: Vec<_> = vmis.into_iter().filter(stays).collect();
     vmis.sort_by_key(|vmi| vmi.name_any());
 
-    let mut selected = Selected::default();
-    let mut taken = Vec::new();
+    let mut selected = Selected { wish: wish.clone(), ..Selected::default() };
     for vmi in vmis {
         let (name, uid) = (vmi.name_any(), vmi.uid().unwrap_or_default());
         match choose(vmi, previous.get(&uid).copied(), wish, rules) {
             Ok(Chosen { address, of_several }) => {
-                taken.extend(of_several);
+                selected.taken.extend(of_several);
                 selected.backends.push(Backend { id: BackendId { uid, address }, name });
             }
             Err(refused) => selected.unusable.push(Unusable { name, refused }),
         }
     }
-    selected.note = networks::note(&taken, wish);
     selected
 }
 
@@ -134,6 +143,7 @@ fn choose(
     let instead = wish.names_any() && !wish.names(network);
     let of_several = (instead || usable.iter().any(attached)).then(|| Taken {
         vm: vmi.name_any(),
+        address: *address,
         network: network.clone(),
         instead,
     });
@@ -277,7 +287,8 @@ mod tests {
         let selected =
             select([&vmi("web", &json!(interfaces))], &previous.into_iter().collect(), &wish, &rules);
         assert_eq!(selected.backends[0].id.address.to_string(), expected);
-        assert_eq!(selected.note.as_deref(), note);
+        let [backend] = &selected.backends[..] else { panic!("{selected:?}") };
+        assert_eq!(selected.note(&[(backend.clone(), false)]).as_deref(), note);
     }
 
     // docs/contract/load-balancer.md#EP-4: in the Go program the verdict of one is that of both

@@ -6,11 +6,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 
 use harvester_api::kubevirt::VmInterface;
 use harvester_api::{LoadBalancer, VirtualMachineInstance, annotations};
 use kube::ResourceExt as _;
 
+/// What follows the names of VMs in a note.
+pub(super) const REACHED: &str = " reached on ";
 /// At most so many VMs of one network, and so many networks, are named.
 const NAMED: usize = 3;
 /// At most so many characters of a name, and of the whole: the condition tells more than this.
@@ -100,15 +103,16 @@ impl Wish {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) vm: String,
+    pub(crate) address: IpAddr,
     pub(crate) network: Network,
     /// The VM has no usable address on the network that the object names.
     pub(crate) instead: bool,
 }
 
 /// Tells which networks were taken; nothing where no VM had a choice.
-pub(crate) fn note(taken: &[Taken], wish: &Wish) -> Option<String> {
+pub(crate) fn note<'a>(taken: impl IntoIterator<Item = &'a Taken>, wish: &Wish) -> Option<String> {
     let mut groups: BTreeMap<(bool, &Network), Vec<&str>> = BTreeMap::new();
-    for Taken { vm, network, instead } in taken {
+    for Taken { vm, network, instead, address: _ } in taken {
         groups.entry((!instead, network)).or_default().push(vm);
     }
     let more = groups.len().saturating_sub(NAMED);
@@ -116,9 +120,9 @@ pub(crate) fn note(taken: &[Taken], wish: &Wish) -> Option<String> {
         let vms = vms_named(&vms);
         match &wish.network {
             Some(named) if !as_wished => {
-                format!("{vms} reached on {network}, without a usable address on {named}")
+                format!("{vms}{REACHED}{network}, without a usable address on {named}")
             }
-            _ => format!("{vms} reached on {network}"),
+            _ => format!("{vms}{REACHED}{network}"),
         }
     };
     let mut sentences: Vec<_> = groups.into_iter().take(NAMED).map(sentence).collect();
@@ -189,7 +193,7 @@ mod tests {
     }
 
     fn taken(vm: &str, network: Network, instead: bool) -> Taken {
-        Taken { vm: vm.to_owned(), network, instead }
+        Taken { vm: vm.to_owned(), address: [192, 168, 7, 11].into(), network, instead }
     }
 
     #[rstest]

@@ -9,7 +9,7 @@ use health_check::Verdict;
 use ipam::Family;
 
 use super::backends::{Backend, BackendId, Selected};
-use super::probes;
+use super::{networks, probes};
 
 /// `status.backends` has at most so many entries: as many as a slice takes.
 pub(crate) const MOST_LISTED: usize = 1_000;
@@ -51,11 +51,13 @@ pub(crate) fn is_usable(address: &str, last_error: &str) -> bool {
 }
 
 /// Whether two Ready conditions, each a reason and a message, may differ by VMs alone that have no usable address or no room in the
-/// list. A user who labels VMs changes these without limit, and no traffic follows them.
-pub(crate) fn may_differ_by_idle_vms(before: [&str; 2], after: [&str; 2]) -> bool {
+/// list, or by the networks on which VMs are reached. A user who labels VMs, or whose guests report one address and another, changes
+/// these without limit, and no traffic follows them.
+pub(crate) fn may_differ_by_vms(before: [&str; 2], after: [&str; 2]) -> bool {
     let ([was, _], [is, _]) = (before, after);
     if was == is {
-        return is == WITHOUT_ADDRESS || [before, after].iter().any(|[_, message]| message.contains(NO_ROOM));
+        let tells = |message: &str| message.contains(NO_ROOM) || message.contains(networks::REACHED);
+        return is == WITHOUT_ADDRESS || [before, after].iter().any(|[_, message]| tells(message));
     }
     [was, is].iter().all(|reason| [NO_BACKENDS, WITHOUT_ADDRESS].contains(reason))
 }
@@ -89,7 +91,8 @@ pub(crate) fn served(seen: &Seen<'_>) -> Served {
         backends,
         left_out,
         waiting: waiting(seen),
-        note: seen.selected.note.clone(),
+        // of a VM that comes and goes it tells no oftener than the slice does
+        note: seen.selected.note(seen.ready),
     }
 }
 

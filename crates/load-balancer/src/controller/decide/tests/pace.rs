@@ -3,7 +3,10 @@
 use harvester_api::names;
 
 use super::*;
-use crate::host_datapath::backends;
+use crate::host_datapath::{
+    backends,
+    networks::{Network, Taken},
+};
 
 #[test]
 fn a_write_that_carries_only_verdicts_waits_and_every_other_goes_out_at_once() {
@@ -89,7 +92,7 @@ fn a_vm_without_usable_address_comes_and_goes_at_the_pace_of_backend_status(
 }
 
 /// As the PUT leaves it that is the only step.
-fn shown_at_once(seen: &Seen) -> Seen {
+pub(super) fn shown_at_once(seen: &Seen) -> Seen {
     let steps = decide(seen).steps;
     let [Step::WriteObject(json)] = &steps[..] else { panic!("{steps:?}") };
     Seen { object: Some(Arc::new(RawObject::from_json(json.clone()).unwrap())), ..seen.clone() }
@@ -185,7 +188,7 @@ fn where_the_crd_has_no_list_of_backends_the_condition_says_so() {
     assert_eq!(status["backends"].as_array().map(Vec::len), Some(2));
 }
 
-const LATER: Duration = Duration::from_secs(3);
+pub(super) const LATER: Duration = Duration::from_secs(3);
 
 pub(super) fn backend(name: &str, last: u8) -> backends::Backend {
     let id = BackendId { uid: format!("uid-{name}"), address: [192, 168, 7, last].into() };
@@ -337,6 +340,33 @@ fn a_vm_that_leaves_leaves_at_once_and_one_that_comes_back_soon_after_waits() {
     assert_eq!(slice_written(&beside_a_new_one), ["api-2", "api-3"], "nobody takes it along");
     let leaving = Seen { slice_readiness_in: Some(LATER), ..selecting(with, without) };
     assert_eq!(steps(&leaving), ["write slice"], "who leaves waits for no turn");
+}
+
+/// As of a VM with several networks.
+pub(super) fn on_the_management_network(vm: &str) -> Taken {
+    let address = [192, 168, 7, 11].into();
+    Taken { vm: vm.to_owned(), address, network: Network::Pod, instead: false }
+}
+
+#[test]
+fn on_which_network_a_vm_is_reached_is_told_when_the_slice_has_it() {
+    let all = [backend("api-1", 11), backend("api-2", 12)];
+    let seen = |slice: &[backends::Backend]| {
+        let mut seen = selecting(slice, &all);
+        seen.backends.selected.taken = vec![on_the_management_network("api-1")];
+        seen
+    };
+    let back = written_lately(&all[0], seen(&all[1..]));
+    assert_eq!((steps(&back), decide(&back).again), (vec![], Some(LATER)));
+    let shown = with_backend_status(&seen(&all));
+    let told = condition::ready(&shown.object.as_ref().unwrap().status.as_ref().unwrap().conditions);
+    let told = told.map_or("", |ready| ready.message.as_str());
+    assert!(told.ends_with("VM api-1 is reached on the management network"), "{told}");
+
+    // its guest reports an address on another network, and the slice takes it later
+    let mut moved = Seen { backend_status_in: Some(LATER), ..shown };
+    moved.backends.selected.taken[0].address = [192, 168, 8, 11].into();
+    assert_eq!((steps(&moved), decide(&moved).again), (vec![], Some(LATER)));
 }
 
 /// The names of the VMs in the slice that is written.

@@ -106,17 +106,19 @@ fn a_wish_that_is_not_used_is_told_in_a_condition_that_is_true() {
 // the wish that was refused is read from the condition: a sentence behind it would be taken for its end
 #[test]
 fn a_wish_that_is_not_used_and_the_network_of_a_vm_are_told_once() {
-    let mut seen = serving(&asks(annotations::REQUESTED_IP, "10.0.1.9"));
+    let one = [pace::backend("api-1", 11)];
+    let mut seen = pace::selecting(&one, &one);
+    seen.object = seen.object.map(|lb| patched(&lb, &asks(annotations::REQUESTED_IP, "10.0.1.9")));
     seen.address.rivals = vec![([10, 0, 1, 9].into(), "other/api".into())];
-    seen.backends.selected.note = Some("VM api-1 is reached on the management network".to_owned());
-    let status = written(&seen);
-    assert_eq!(
-        status["conditions"][0]["message"],
-        "no running backend servers; VM api-1 is reached on the management network; \
-         requested address 10.0.1.9 is not used: it is in use"
-    );
-    let json = merged(seen.object.as_ref().unwrap().json(), &json!({"status": status}));
-    seen.object = Some(Arc::new(RawObject::from_json(json).unwrap()));
+    seen.backends.selected.taken = vec![pace::on_the_management_network("api-1")];
+    // whatever else was written a moment ago: the condition alone remembers it
+    seen.backend_status_in = Some(pace::LATER);
+    let mut seen = pace::shown_at_once(&seen);
+    let told =
+        "VM api-1 is reached on the management network; requested address 10.0.1.9 is not used: it is in use";
+    let conditions = &seen.object.as_ref().unwrap().status.as_ref().unwrap().conditions;
+    let message = condition::ready(conditions).map(|ready| ready.message.clone());
+    assert_eq!(message, Some(format!("{}; {told}", serve::NO_BACKENDS)));
     seen.address.rivals = Vec::new();
     assert_eq!(steps(&seen), [""; 0]);
 }

@@ -15,6 +15,7 @@ mod decide;
 pub mod dry_run;
 mod families;
 mod give_back;
+mod judge;
 mod pace;
 mod refused_writes;
 pub(crate) mod requested;
@@ -142,6 +143,10 @@ pub(crate) enum Error {
     Request { step: String, key: ObjectKey, source: kube::Error },
     #[error("write load balancer {key}: somebody else keeps writing it")]
     Contended { key: ObjectKey },
+    #[error(
+        "look at load balancer {key}: IPPool {pool} no longer gives it {address}, and the watch has not told of that"
+    )]
+    Behind { key: ObjectKey, pool: String, address: IpAddr },
     #[error("write load balancer {key}: {}", status_reverted::ADVICE)]
     StatusReverted { key: ObjectKey },
 }
@@ -151,7 +156,7 @@ impl Error {
     fn event_reason(&self) -> Option<&'static str> {
         let source = match self {
             Self::StatusReverted { .. } => return Some(status_reverted::REASON),
-            Self::Contended { .. } => return None,
+            Self::Contended { .. } | Self::Behind { .. } => return None,
             Self::Request { source, .. }
             | Self::Datapath { source: write::Error::Request { source, .. }, .. } => source,
         };
@@ -431,7 +436,7 @@ impl Controller {
                     let maker = fresh.map_err(failed)?.and_then(|fresh| managers::foreign(&fresh, *address));
                     answers.is_of_other_program = Some(maker.is_some());
                     if let Some(maker) = maker
-                        && self.index.note_maker(key, pool, *address, &maker)
+                        && self.index.note_left(key, pool, *address, &maker)
                     {
                         tracing::info!(load_balancer = %key, pool, %address, maker, "not released: of another program");
                     }

@@ -12,9 +12,8 @@
 pub(crate) mod batch;
 mod clusters;
 pub(crate) mod controller;
-mod foreign;
 pub(crate) mod index;
-mod machines;
+mod maker;
 pub(crate) mod orders;
 pub(crate) mod orphans;
 pub(crate) mod record_change;
@@ -24,7 +23,7 @@ mod writer;
 
 pub(crate) use batch::{Answer, Order, RECORD_LIMIT, Refused, bytes_in_store};
 pub(crate) use index::PoolIndex;
-pub(crate) use machines::Maker;
+pub(crate) use maker::Maker;
 pub(crate) use orders::Orders;
 pub(crate) use orphans::Orphans;
 pub(crate) use record_change::RecordChange;

@@ -350,9 +350,9 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
         foreign_records: &foreign_records,
     });
     let is_waiting = matches!(decision, Decision::Wait { .. });
-    let of_others = foreign_records::note(seen, &foreign_records).filter(|_| is_waiting);
+    let by_other_programs = foreign_records::note(seen, &foreign_records).filter(|_| is_waiting);
     // a refused wish is read from the condition up to its end
-    note = address::joined([of_others, of_machine(&seen.address.of_machine), note]);
+    note = address::joined([by_other_programs, of_machine(&seen.address.of_machine), note]);
     let (address, waiting, lost, waits_for) = match decision {
         Decision::Claim { pool, known, exactly, meanwhile, lost } => {
             // the object serves at an address, or must leave one

@@ -189,7 +189,7 @@ impl Trial<'_> {
     /// The records on which the object may count.
     fn recorded(&self, key: &ObjectKey) -> Vec<(String, IpAddr)> {
         let counts =
-            |(pool, address): &(String, IpAddr)| !self.index.is_outranked(pool, *address, &self.holder);
+            |(pool, address): &(String, IpAddr)| !self.index.counts_for_nothing(pool, *address, &self.holder);
         self.index.recorded_for(key).into_iter().filter(counts).collect()
     }
 
@@ -277,7 +277,7 @@ impl Others for Beside<'_> {
     }
 
     fn outrank(&self, address: IpAddr, holder: &str) -> bool {
-        self.index.is_outranked(self.pool, address, holder)
+        self.index.counts_for_nothing(self.pool, address, holder)
     }
 
     fn used_by(&self, holder: &str) -> Vec<IpAddr> {

@@ -4,14 +4,14 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use controller_kit::{Cache, ObjectKey, RawObject};
 use harvester_api::{AllocatedAddress, IPPool, Ipam, LoadBalancer, VirtualMachine, WorkloadType};
-use ip_pools::managers;
 use k8s_openapi::api::core::v1::Service;
-use kube::{Api, ResourceExt as _};
+use kube::Api;
 
 use super::{
     Allowed, Controller, Error, Learned,
     address::{RecordedHolder, dual},
     decide::{Seen, SeenAddress},
+    judge::{PoolSays, Verdict, judge},
     requested,
     sources::{self, Source},
 };
@@ -33,7 +33,8 @@ impl Controller {
             self.judge_records(key, lb, learned).await?;
         }
         let own = key.to_string();
-        let is_outranked = |(pool, address): &(String, IpAddr)| self.index.is_outranked(pool, *address, &own);
+        let is_outranked =
+            |(pool, address): &(String, IpAddr)| self.index.counts_for_nothing(pool, *address, &own);
         let (outranked, recorded): (Vec<_>, Vec<_>) =
             self.index.recorded_for(key).into_iter().partition(is_outranked);
         let failed = |source| Error::Datapath { step: "look".to_owned(), key: key.clone(), source };
@@ -93,7 +94,8 @@ impl Controller {
             has_addresses_field,
         } = Allowed::of(&self.capabilities);
         let (pools, candidates) = self.index.checked_candidates();
-        let of_others = self.lost_addresses(key, object.as_deref(), service.as_deref());
+        let of_machine = self.index.of_machine(key);
+        let of_others = self.lost_addresses(key, &of_machine, object.as_deref(), service.as_deref());
         Ok(Seen {
             key: key.clone(),
             address: SeenAddress {
@@ -103,7 +105,7 @@ impl Controller {
                 holder: recorded_holder(&self.index, &caches.pools, key, has.as_ref()),
                 second_holder: second_holder(&self.index, &caches.pools, key, object.as_deref()),
                 recorded,
-                of_machine: self.index.of_machine(key),
+                of_machine,
                 made_by_others: self.index.made_by_others(key),
                 outranked,
                 refused: learned.refused.clone(),
@@ -154,40 +156,63 @@ impl Controller {
     /// cache has such a VM, and again where the object goes and would take the record along.
     ///
     /// # Errors
-    /// Also where the server does not say whether there is such a VM: the object waits, because the address may be in use.
+    /// Also where the server does not say whether there is such a VM, and where the pool of a record is gone, of which nobody knows
+    /// the maker and the watch has not told: the object waits, because the address may be in use.
     async fn judge_records(
         &self,
         key: &ObjectKey,
         lb: &LoadBalancer,
         learned: &Learned,
     ) -> Result<(), Error> {
+        let own = key.to_string();
         let is_own = |record: &(String, IpAddr)| {
+            let (pool, address) = record;
             learned.recorded_anew.as_ref() == Some(record)
-                || lb.pool_addresses().any(|(pool, address)| pool == record.0 && address == record.1)
+                || lb.pool_addresses().any(|has| has == (pool.as_str(), *address))
         };
         let anew = lb.metadata.deletion_timestamp.is_some() || self.caches.vms.get(key).is_some();
         for (pool, address) in self.index.unjudged(key, anew).into_iter().filter(|record| !is_own(record)) {
             let step =
                 || format!("ask whether {address} of IPPool {pool} is that of a VirtualMachine of the name");
             let failed = |source| Error::Request { step: step(), key: key.clone(), source };
+            // who made a record is said by what the caches leave out
             let fresh = Api::<IPPool>::all(self.client.clone()).get_opt(&pool).await.map_err(failed)?;
-            let maker = fresh.map(|fresh| {
-                self.index.judge_ours(&fresh);
-                managers::foreign(&fresh, address)
-            });
-            // a pool that is made again may have another record
-            let Some(maker) = maker else { continue };
+            if let Some(fresh) = &fresh {
+                self.index.note_makers_of(fresh);
+            }
+            let says = fresh.as_ref().map(|fresh| PoolSays::of(fresh, address)).unwrap_or_default();
+            let mut has_machine = None;
+            let maker = loop {
+                match judge(&own, &says, has_machine) {
+                    Verdict::Is(maker) => break Some(maker),
+                    Verdict::AskForMachine => {
+                        has_machine = Some(self.has_machine(key).await.map_err(failed)?);
+                    }
+                    Verdict::Behind => break None,
+                }
+            };
             let Some(maker) = maker else {
-                self.index.judge(key, &pool, address, Maker::LoadBalancer);
+                self.catch_up(&pool).await.map_err(failed)?;
+                if self.index.unjudged(key, true).contains(&(pool.clone(), address)) {
+                    return Err(Error::Behind { key: key.clone(), pool, address });
+                }
                 continue;
             };
-            if maker != managers::NODE_DRIVER && !self.has_machine(key).await.map_err(failed)? {
-                // an administrator wrote it back
-                self.index.judge(key, &pool, address, Maker::Other);
-                continue;
+            if maker == Maker::Machine {
+                let maker = says.program.as_deref();
+                tracing::warn!(load_balancer = %key, pool, %address, maker, "recorded for the machine of that name");
             }
-            tracing::warn!(load_balancer = %key, pool, %address, maker, "recorded for the machine of that name");
-            self.index.judge(key, &pool, address, Maker::Machine);
+            self.index.note_maker(key, &pool, address, maker);
+        }
+        Ok(())
+    }
+
+    /// Tells the cache of the pool as it is now. Of one that is gone the watch alone tells.
+    async fn catch_up(&self, pool: &str) -> kube::Result<()> {
+        let api = Api::<RawObject<IPPool>>::all(self.client.clone());
+        if let Some(fresh) = api.get_opt(pool).await? {
+            self.caches.pools.saw(fresh);
+            self.index.catch_up(&ObjectKey::new("", pool));
         }
         Ok(())
     }
@@ -206,6 +231,7 @@ impl Controller {
     fn lost_addresses(
         &self,
         key: &ObjectKey,
+        of_machine: &[(String, IpAddr)],
         lb: Option<&RawObject<LoadBalancer>>,
         service: Option<&RawObject<Service>>,
     ) -> BTreeSet<IpAddr> {
@@ -216,7 +242,7 @@ impl Controller {
         let is_lost = |address: &IpAddr| {
             let holders = self.index.holders_of(*address);
             let is_own = |(pool, holder): &(String, String)| {
-                *holder == own && !self.index.of_machine(key).contains(&(pool.clone(), *address))
+                *holder == own && !of_machine.iter().any(|(of, has)| of == pool && has == address)
             };
             !holders.is_empty() && !holders.iter().any(is_own)
         };
@@ -224,13 +250,16 @@ impl Controller {
     }
 }
 
+/// The holders of the address other than the object itself.
+fn others(index: &PoolIndex, address: IpAddr, own: &str) -> Vec<String> {
+    let holders = index.holders_of(address).into_iter().map(|(_, holder)| holder);
+    holders.filter(|holder| *holder != own).collect()
+}
+
 /// The addresses that the object asks for and that pools record for others, each with one of those.
 pub(super) fn rivals(index: &PoolIndex, key: &ObjectKey, lb: &LoadBalancer) -> Vec<(IpAddr, String)> {
     let own = key.to_string();
-    let rival = |address: IpAddr| {
-        let holders = index.holders_of(address).into_iter().map(|(_, holder)| holder);
-        holders.into_iter().find(|holder| *holder != own).map(|holder| (address, holder))
-    };
+    let rival = |address: IpAddr| Some((address, others(index, address, &own).into_iter().next()?));
     requested::of(lb).addresses().filter_map(rival).collect()
 }
 
@@ -259,8 +288,7 @@ pub(super) fn leaving(
         other.is_some_and(|other| other.metadata.deletion_timestamp.is_some())
     };
     let is_leaving = |address: &IpAddr| {
-        let holders = index.holders_of(*address).into_iter().map(|(_, holder)| holder);
-        let others: Vec<_> = holders.filter(|holder| *holder != own).collect();
+        let others = others(index, *address, &own);
         !others.is_empty() && others.iter().all(goes)
     };
     requested::of(lb).addresses().filter(is_leaving).collect()
@@ -274,20 +302,19 @@ pub(super) fn recorded_holder(
 ) -> RecordedHolder {
     let Some(has) = has else { return RecordedHolder::Nobody };
     let own = key.to_string();
-    let is_anothers = |address| index.holders_of(address).iter().any(|(_, holder)| *holder != own);
-    let Some(pool) = pools.get(&ObjectKey::new("", &has.ip_pool)) else {
-        // the pool was removed by force, and its successor may have given the address
-        let lost = has.ip.parse().is_ok_and(is_anothers);
-        return if lost { RecordedHolder::SomebodyElse } else { RecordedHolder::NoSuchPool };
-    };
+    let address = has.ip.parse::<IpAddr>().ok();
     // by address: another program may have written the key otherwise
-    let holders = has.ip.parse().map_or_else(|_| Vec::new(), |address| index.holders_of(address));
-    match holders.iter().find(|(of, _)| *of == pool.name_any()) {
+    let holders = address.map(|address| index.holders_of(address)).unwrap_or_default();
+    if pools.get(&ObjectKey::new("", &has.ip_pool)).is_none() {
+        // the pool was removed by force, and its successor may have given the address
+        let is_lost = holders.iter().any(|(_, holder)| *holder != own);
+        return if is_lost { RecordedHolder::SomebodyElse } else { RecordedHolder::NoSuchPool };
+    }
+    match holders.iter().find(|(pool, _)| *pool == has.ip_pool) {
         None => RecordedHolder::Nobody,
         Some((_, holder)) if *holder == own => {
-            let outranked = |address| index.is_outranked(&has.ip_pool, address, &own);
-            let lost = has.ip.parse().is_ok_and(outranked);
-            if lost { RecordedHolder::SomebodyElse } else { RecordedHolder::Us }
+            let outranked = |address| index.counts_for_nothing(&has.ip_pool, address, &own);
+            if address.is_some_and(outranked) { RecordedHolder::SomebodyElse } else { RecordedHolder::Us }
         }
         Some(_) => RecordedHolder::SomebodyElse,
     }

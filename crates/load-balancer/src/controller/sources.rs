@@ -10,7 +10,6 @@ use harvester_api::WorkloadType;
 pub(super) struct Cached {
     /// `None`: the object is gone.
     pub(super) workload: Option<WorkloadType>,
-    /// The object has an address, of a pool or by DHCP.
     pub(super) address: Address,
     pub(super) records: Records,
     pub(super) service: CachedService,
@@ -84,7 +83,7 @@ pub(super) fn of_slice(cached: &Cached, of_service: Source, is_service_there: bo
     if is_read { Source::Read } else { Source::Cache }
 }
 
-/// A new object that waits for an address has no Service.
+/// An object of type vm that has an address: its Service and slice are there or to be made.
 fn needs_service(cached: &Cached) -> bool {
     cached.workload == Some(WorkloadType::Vm) && cached.address != Address::None
 }

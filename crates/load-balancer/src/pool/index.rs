@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    mem,
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard},
 };
@@ -16,7 +17,7 @@ use kube::{Resource as _, ResourceExt as _};
 
 use super::{
     clusters::{self, Clusters},
-    machines::{Machines, Maker},
+    maker::Maker,
     record_change::load_balancer_of,
 };
 use crate::{address_index::AddressIndex, caches::Caches, reuse, steps::step};
@@ -48,8 +49,6 @@ struct State {
     /// reference, the manager of a field, and, by way of kube-vip, the address in its status.
     unreleased: AddressIndex,
     clusters: Clusters,
-    machines: Machines,
-    foreign: super::foreign::ForeignRecords,
     /// The guest clusters that load balancers were of, since somebody asked for the pools that this concerns.
     moved_from: BTreeMap<ObjectKey, BTreeSet<String>>,
     /// The addresses that a claim had to pass over because of an object or its Service, by that object.
@@ -57,6 +56,11 @@ struct State {
 }
 
 impl State {
+    /// The pool, while it gives the address to this holder: a record may have gone since somebody read it.
+    fn standing(&mut self, pool: &str, address: IpAddr, holder: &str) -> Option<&mut Recorded> {
+        self.records.get_mut(pool).filter(|known| known.record.holder(address) == Some(holder))
+    }
+
     /// `lb`: as the cache has it now. Two changes may be told in the wrong order.
     fn note_alive(&mut self, change: &Change<RawObject<LoadBalancer>>, lb: Option<&RawObject<LoadBalancer>>) {
         let now = pools_of(lb);
@@ -123,9 +127,30 @@ impl Rules {
 struct Recorded {
     pool: Arc<RawObject<IPPool>>,
     record: Record,
+    /// Of the records that somebody has looked into, while they stand.
+    makers: BTreeMap<IpAddr, Maker>,
+    /// Records that other programs made for load balancers that have left them, each with the program. Such a record stays
+    /// while its load balancer does, and that one does not wait for it before it asks for another address.
+    ///
+    /// [`Maker::Other`] is another fact: it is known before the load balancer takes a record that was written back for it.
+    left: BTreeMap<IpAddr, String>,
 }
 
 impl Recorded {
+    /// The next version of a pool. What is known of records that stand goes over from the one before; nobody has looked into
+    /// a pool that was made again.
+    fn of(pool: Arc<RawObject<IPPool>>, before: Option<&mut Self>) -> Self {
+        let record = ip_pools::record(&pool);
+        let (mut makers, mut left) = (BTreeMap::new(), BTreeMap::new());
+        if let Some(before) = before.filter(|before| before.pool.uid() == pool.uid()) {
+            (makers, left) = (mem::take(&mut before.makers), mem::take(&mut before.left));
+            let stands = |address: &IpAddr| before.record.holder(*address) == record.holder(*address);
+            makers.retain(|address, _| stands(address));
+            left.retain(|address, _| stands(address));
+        }
+        Self { pool, record, makers, left }
+    }
+
     /// Of pools that were created in the same second the one whose name comes first counts as the older.
     fn age(&self) -> (i64, String) {
         (self.pool.creation_timestamp().map_or(0, |time| time.0.as_second()), self.pool.name_any())
@@ -181,44 +206,39 @@ impl PoolIndex {
 
     /// Every address that the pools record for a load balancer, in the order of the pools' names.
     pub(crate) fn recorded_for(&self, holder: &ObjectKey) -> Vec<(String, IpAddr)> {
-        self.records_that_name(holder, |maker| maker != Maker::Machine)
+        self.records_that_name(holder, |maker| maker != Some(Maker::Machine))
     }
 
     /// The records that name the load balancer and are a machine's.
-    pub(crate) fn of_machine(&self, name: &ObjectKey) -> Vec<(String, IpAddr)> {
-        self.records_that_name(name, |maker| maker == Maker::Machine)
+    pub(crate) fn of_machine(&self, holder: &ObjectKey) -> Vec<(String, IpAddr)> {
+        self.records_that_name(holder, |maker| maker == Some(Maker::Machine))
     }
 
-    /// Those of which nobody has said who made them; `anew`: or for whom another program did, if no VM had the name then.
-    pub(crate) fn unjudged(&self, name: &ObjectKey, anew: bool) -> Vec<(String, IpAddr)> {
-        self.records_that_name(name, |maker| maker == Maker::Unknown || anew && maker == Maker::Other)
+    /// Those of which nobody has said who made them; `anew`: or that another program made, if no VM had the name then.
+    pub(crate) fn unjudged(&self, holder: &ObjectKey, anew: bool) -> Vec<(String, IpAddr)> {
+        self.records_that_name(holder, |maker| maker.is_none() || anew && maker == Some(Maker::Other))
     }
 
-    /// What a fresh read of the pool says of a record that names the load balancer.
-    pub(crate) fn judge(&self, name: &ObjectKey, pool: &str, address: IpAddr, maker: Maker) {
-        let (mut state, holder) = (self.state(), name.to_string());
-        // it may have gone since
-        let stands =
-            state.records.get(pool).is_some_and(|known| known.record.holder(address) == Some(&holder));
-        if stands {
-            state.machines.judge(&holder, pool, address, maker);
+    /// A fresh read of the pool shows who made a record that names the load balancer.
+    pub(crate) fn note_maker(&self, holder: &ObjectKey, pool: &str, address: IpAddr, maker: Maker) {
+        let mut state = self.state();
+        if let Some(known) = state.standing(pool, address, &holder.to_string()) {
+            known.makers.insert(address, maker);
         }
     }
 
     /// What a fresh read of a pool says of all records that the load balancer made: of ten thousand load balancers that ask,
     /// each would read it for itself.
-    pub(crate) fn judge_ours(&self, fresh: &IPPool) {
-        let (ours, name) = (managers::ours(fresh), fresh.name_any());
+    pub(crate) fn note_makers_of(&self, fresh: &IPPool) {
+        let ours = managers::ours(fresh);
         let allocated = fresh.status.as_ref().map(|status| &status.allocated);
         let mut state = self.state();
-        let State { records, machines, .. } = &mut *state;
-        let Some(known) = records.get(&name) else { return };
+        let Some(known) = state.records.get_mut(&fresh.name_any()) else { return };
         for address in ours {
             let read = allocated.and_then(|allocated| allocated.get(&address.to_string()));
             // it may have gone since
-            let holder = known.record.holder(address);
-            if let Some(holder) = holder.filter(|holder| read.is_some_and(|read| read == holder)) {
-                machines.judge_unknown(holder, &name, address, Maker::LoadBalancer);
+            if read.is_some_and(|read| known.record.holder(address) == Some(read.as_str())) {
+                known.makers.entry(address).or_insert(Maker::LoadBalancer);
             }
         }
     }
@@ -226,23 +246,26 @@ impl PoolIndex {
     /// The pool's writer has recorded these addresses, in this version of the pool: nobody needs to ask who made the records.
     pub(crate) fn note_recorded(&self, pool: &str, version: Option<&str>, addresses: &[IpAddr]) {
         let mut state = self.state();
-        let State { records, machines, .. } = &mut *state;
-        let Some(known) = records.get(pool) else { return };
+        let Some(known) = state.records.get_mut(pool) else { return };
         if known.pool.resource_version().as_deref() != version {
             return;
         }
         for address in addresses {
-            if let Some(holder) = known.record.holder(*address) {
-                machines.judge(holder, pool, *address, Maker::LoadBalancer);
+            if known.record.holder(*address).is_some() {
+                known.makers.insert(*address, Maker::LoadBalancer);
             }
         }
     }
 
-    fn records_that_name(&self, name: &ObjectKey, counts: impl Fn(Maker) -> bool) -> Vec<(String, IpAddr)> {
-        let (state, holder) = (self.state(), name.to_string());
-        let of = |(pool, recorded): (&String, &Recorded)| {
-            let addresses = recorded.record.of(&holder);
-            let counting = addresses.filter(|address| counts(state.machines.maker(&holder, pool, *address)));
+    fn records_that_name(
+        &self,
+        holder: &ObjectKey,
+        counts: impl Fn(Option<Maker>) -> bool,
+    ) -> Vec<(String, IpAddr)> {
+        let (state, holder) = (self.state(), holder.to_string());
+        let of = |(pool, known): (&String, &Recorded)| {
+            let addresses = known.record.of(&holder);
+            let counting = addresses.filter(|address| counts(known.makers.get(address).copied()));
             counting.map(|address| (pool.clone(), address)).collect::<Vec<_>>()
         };
         state.records.iter().flat_map(of).collect()
@@ -271,19 +294,26 @@ impl PoolIndex {
         state.records.iter().filter_map(holder).collect()
     }
 
-    /// A fresh read of the pool shows that this other program made a record of the load balancer. Answers whether nobody
-    /// knew that.
-    pub(crate) fn note_maker(&self, holder: &ObjectKey, pool: &str, address: IpAddr, maker: &str) -> bool {
-        let (mut state, holder) = (self.state(), holder.to_string());
-        // it may have gone since
-        let stands =
-            state.records.get(pool).is_some_and(|known| known.record.holder(address) == Some(&holder));
-        stands && state.foreign.note(&holder, pool, address, maker)
+    /// A fresh read of the pool shows that this other program made a record that the load balancer has left. Answers whether
+    /// nobody knew that.
+    pub(crate) fn note_left(&self, holder: &ObjectKey, pool: &str, address: IpAddr, program: &str) -> bool {
+        let mut state = self.state();
+        let standing = state.standing(pool, address, &holder.to_string());
+        standing.is_some_and(|known| known.left.insert(address, program.to_owned()).is_none())
     }
 
-    /// The records of the load balancer that other programs made, as far as somebody has looked, each with its maker.
+    /// The records that other programs made and that the load balancer has left, as far as somebody has looked, each with the
+    /// program.
     pub(crate) fn made_by_others(&self, holder: &ObjectKey) -> BTreeMap<(String, IpAddr), String> {
-        self.state().foreign.of(&holder.to_string())
+        let (state, holder) = (self.state(), holder.to_string());
+        let of = |(pool, known): (&String, &Recorded)| {
+            let left = |address: IpAddr| {
+                let program = known.left.get(&address)?.clone();
+                Some(((pool.clone(), address), program))
+            };
+            known.record.of(&holder).filter_map(left).collect::<Vec<_>>()
+        };
+        state.records.iter().flat_map(of).collect()
     }
 
     /// The load balancers for which pools record `address`, where those pools disagree.
@@ -297,16 +327,16 @@ impl PoolIndex {
 
     /// Whether a record of `pool` that gives `address` to `holder` counts for nothing, because an older pool records the
     /// address for somebody else (the PUT of a former leader may have arrived late), or because it is a machine's.
-    pub(crate) fn is_outranked(&self, pool: &str, address: IpAddr, holder: &str) -> bool {
+    pub(crate) fn counts_for_nothing(&self, pool: &str, address: IpAddr, holder: &str) -> bool {
         let state = self.state();
-        if state.machines.maker(holder, pool, address) == Maker::Machine {
-            return true;
-        }
         let Some(own) = state.records.get(pool) else { return false };
-        state.records.values().any(|other| {
-            let gives_away = other.record.holder(address).is_some_and(|other| other != holder);
-            gives_away && other.age() < own.age()
-        })
+        let is_of_machine =
+            own.record.holder(address) == Some(holder) && own.makers.get(&address) == Some(&Maker::Machine);
+        is_of_machine
+            || state.records.values().any(|other| {
+                let gives_away = other.record.holder(address).is_some_and(|other| other != holder);
+                gives_away && other.age() < own.age()
+            })
     }
 
     /// The addresses that the holder keeps from others, whatever the pools say: that of its status, and those whose
@@ -356,7 +386,7 @@ impl PoolIndex {
     fn counted_for(&self, holder: &ObjectKey) -> Vec<String> {
         let (state, holder) = (self.state(), holder.to_string());
         let counts = |recorded: &Recorded| {
-            let Recorded { pool, record } = recorded;
+            let Recorded { pool, record, .. } = recorded;
             let mut past = record.past_of(&holder).peekable();
             record.of(&holder).next().is_some()
                 || past.peek().is_some() && {
@@ -493,28 +523,17 @@ impl PoolIndex {
 
     fn read_pool(&self, key: &ObjectKey, same_spec: bool) {
         let mut state = self.state();
-        let before = match self.0.pools.get(key) {
-            Some(pool) => {
-                let known = state.records.get(&key.name).is_some_and(|known| Arc::ptr_eq(&known.pool, &pool));
-                if known {
-                    None
-                } else {
-                    let record = ip_pools::record(&pool);
-                    state.records.insert(key.name.clone(), Recorded { pool, record })
-                }
+        let (pool, known) = (self.0.pools.get(key), state.records.get(&key.name));
+        let is_known = pool.as_ref().zip(known).is_some_and(|(pool, known)| Arc::ptr_eq(&known.pool, pool));
+        if !is_known {
+            let mut before = state.records.remove(&key.name);
+            if let Some(pool) = pool {
+                let now = Recorded::of(pool, before.as_mut());
+                state.records.insert(key.name.clone(), now);
             }
-            None => state.records.remove(&key.name),
-        };
-        if let Some(before) = before {
-            let now = state.records.get(&key.name).map(|now| now.pool.uid());
-            // nobody has looked into the one that was made again
-            if now.is_some_and(|now| now != before.pool.uid()) {
-                for (address, holder) in before.record.held() {
-                    state.machines.forget(holder, &key.name, address);
-                    state.foreign.forget(holder, &key.name, address);
-                }
+            if let Some(before) = before {
+                self.remember_unreleased(&mut state, &key.name, &before.record);
             }
-            self.remember_unreleased(&mut state, &key.name, &before.record);
         }
         if !same_spec {
             state.checked = None;
@@ -535,8 +554,6 @@ impl PoolIndex {
             });
         for (holder, address, was_released) in gone.collect::<Vec<_>>() {
             state.forget_cluster(&holder);
-            state.machines.forget(&holder.to_string(), pool, address);
-            state.foreign.forget(&holder.to_string(), pool, address);
             if was_released {
                 continue;
             }

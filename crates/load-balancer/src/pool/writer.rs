@@ -489,7 +489,7 @@ impl Others for Beside<'_> {
     }
 
     fn outrank(&self, address: IpAddr, holder: &str) -> bool {
-        self.shared.index.is_outranked(self.pool, address, holder)
+        self.shared.index.counts_for_nothing(self.pool, address, holder)
     }
 
     fn used_by(&self, holder: &str) -> Vec<IpAddr> {

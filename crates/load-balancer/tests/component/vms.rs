@@ -7,7 +7,9 @@ use std::sync::{
 };
 use std::time::Duration;
 
-use harvester_api::{ConditionStatus, IPPool, LoadBalancer, VirtualMachine, VirtualMachineInstance};
+use harvester_api::{
+    ConditionStatus, IPPool, LoadBalancer, VirtualMachine, VirtualMachineInstance, annotations,
+};
 use http::{Request, Response};
 use k8s_openapi::api::core::v1::{Event, Service};
 use kube::{
@@ -144,6 +146,68 @@ test_cluster::component_tests! {
         assert_eq!(record_of(&cluster, "core").await.allocated["192.0.2.31"], "team-a/web");
     }
 
+    // the server has let go of the pool, and the watch tells of that later
+    async fn a_load_balancer_shows_no_address_that_the_cache_alone_records_for_it(cluster: TestCluster) {
+        let former = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        cluster.settle().await;
+        former.stop().await;
+        driver_records(&cluster, "edge", "192.0.2.11").await;
+        load_balancer(&cluster, "demo-1", ", ipPool: edge").await;
+        let open = Arc::new(AtomicBool::new(false));
+        let (client, is_open) = (cluster.harvester.client(User::LoadBalancer), open.clone());
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let is_read = request.method() == "GET" && request.uri().path().ends_with("/ippools/edge");
+            let (client, is_gone) = (client.clone(), is_read && !is_open.load(Ordering::Relaxed));
+            async move {
+                if !is_gone {
+                    return client.send(request).await;
+                }
+                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404,
+                    "reason": "NotFound", "message": "pool edge is not there"});
+                let answer = Response::builder().status(404).header("content-type", "application/json");
+                Ok::<_, kube::Error>(answer.body(Body::from(status.to_string().into_bytes())).unwrap())
+            }
+        });
+        let _running = Controller::asking(&cluster, Client::new(service, "default"));
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "demo-1").await, "");
+        open.store(true, Ordering::Relaxed);
+        let mut rests = 0;
+        while address_of(&cluster, "demo-1").await.is_empty() {
+            assert!(rests < RESTS, "it goes on waiting");
+            rests += 1;
+            cluster.settle().await;
+        }
+        assert_eq!(address_of(&cluster, "demo-1").await, "192.0.2.10");
+        assert_eq!(record_of(&cluster, "edge").await.allocated["192.0.2.11"], "team-a/demo-1");
+    }
+
+    #[simulated_only("a watch that tells nothing is begun anew after a while")]
+    async fn a_record_that_is_gone_keeps_nobody_waiting_while_the_watch_of_pools_tells_nothing(cluster: TestCluster) {
+        recorded_elsewhere_too(&cluster).await;
+        let open = Arc::new(AtomicBool::new(false));
+        let core = |request: &Request<Body>| request.method() == "GET" && request.uri().path().ends_with("/ippools/core");
+        let client = without(cluster.harvester.client(User::LoadBalancer), open.clone(), core);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch=true"));
+            let (client, is_silent) = (client.clone(), is_watch && request.uri().path().ends_with("/ippools"));
+            async move {
+                if is_silent {
+                    std::future::pending::<()>().await;
+                }
+                client.send(request).await
+            }
+        });
+        let _running = Controller::asking(&cluster, Client::new(service, "default"));
+        cluster.settle().await;
+        cluster.harvester.patch::<IPPool>("core", json!({"status": {"allocated": null}})).await;
+        open.store(true, Ordering::Relaxed);
+        cluster.harvester.patch::<LoadBalancer>("team-a/web", json!({"spec": {"ipPool": "core"}})).await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.30");
+    }
+
     #[each_role]
     async fn a_load_balancer_that_is_deleted_says_for_what_answer_about_machines_it_waits(cluster: TestCluster) {
         recorded_elsewhere_too(&cluster).await;
@@ -217,6 +281,9 @@ test_cluster::component_tests! {
     #[simulated_only("counts writes by the clock")]
     async fn a_vm_whose_label_is_written_on_and_off_has_few_writes_made_for_it(cluster: TestCluster) {
         let lab = Lab::serving(cluster).await;
+        // the condition names each VM that is not reached there
+        let there = json!({"metadata": {"annotations": {annotations::LB_NETWORK: "infra/none"}}});
+        lab.cluster.harvester.patch::<LoadBalancer>("team-a/web", there).await;
         lab.vm("api-2", "api", "192.168.7.12").await;
         lab.until_endpoints(&["192.168.7.11+", "192.168.7.12+"]).await;
         lab.cluster.advance(A_WHILE).await;
@@ -238,6 +305,8 @@ test_cluster::component_tests! {
         lab.vm("api-2", "api", "192.168.7.12").await;
         lab.cluster.advance(A_WHILE).await;
         assert_eq!(lab.endpoints().await.len(), 2, "it is back");
+        let told = lab.ready().await.unwrap().message;
+        assert!(told.contains("VMs api-1, api-2 are reached on"), "{told}");
     }
 
     #[simulated_only("counts writes by the clock")]

@@ -130,7 +130,7 @@ fn one_read_of_a_pool_tells_of_every_record_that_the_load_balancer_made() {
     fresh["metadata"]["managedFields"] = json!([{"manager": managers::OURS, "operation": "Update",
         "fieldsType": "FieldsV1",
         "fieldsV1": {"f:status": {"f:allocated": {"f:10.0.0.7": {}, "f:10.0.0.9": {}}}}}]);
-    index.judge_ours(&serde_json::from_value(fresh).unwrap());
+    index.note_makers_of(&serde_json::from_value(fresh).unwrap());
     let unjudged = |name: &str| index.unjudged(&ObjectKey::new("shop", name), false).len();
     assert_eq!(["web", "api", "db"].map(unjudged), [0, 1, 1]);
 }
@@ -141,13 +141,13 @@ fn who_made_the_records_of_a_pool_is_asked_anew_once_that_was_made_again() {
     let (key, address) = (ObjectKey::new("shop", "web"), IpAddr::from([10, 0, 0, 7]));
     let records = json!({"10.0.0.7": "shop/web"});
     caches.pools.wrote(pool(1, &records));
-    index.judge(&key, "edge", address, Maker::LoadBalancer);
+    index.note_maker(&key, "edge", address, Maker::LoadBalancer);
     caches.pools.wrote(pool(2, &records));
     assert!(index.unjudged(&key, true).is_empty());
     let mut again = pool(3, &records).json();
     again["metadata"]["uid"] = "again".into();
     caches.pools.wrote(object(again));
     assert_eq!(index.unjudged(&key, false), [("edge".to_owned(), address)]);
-    index.judge(&key, "edge", address, Maker::Other);
+    index.note_maker(&key, "edge", address, Maker::Other);
     assert_eq!([false, true].map(|anew| index.unjudged(&key, anew).len()), [0, 1]);
 }

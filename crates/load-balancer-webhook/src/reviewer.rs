@@ -254,6 +254,7 @@ fn trim_vmi(vmi: &mut VirtualMachineInstance) {
     trim_metadata(&mut vmi.metadata, &[labels::CREATOR, labels::GUEST_CLUSTER], &[]);
     vmi.spec.networks.retain(|network| network.multus.is_some() && network.has_real_names());
     vmi.spec.networks.truncate(NETWORKS);
+    vmi.spec.networks.shrink_to_fit();
     vmi.spec.rest = Default::default();
     // what a guest agent says may be as long as it likes; the first address of each interface counts most
     let interfaces = vmi.status.take().unwrap_or_default().interfaces;

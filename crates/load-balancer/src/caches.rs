@@ -23,9 +23,11 @@ const LISTS: [Right; 4] = [
     Right::new("list", "discovery.k8s.io", "endpointslices"),
 ];
 
-/// Objects in one page of a list: what a page takes while it is read stays with the process. A VMI has some ten thousand bytes,
-/// and what tenants write may have a million.
+/// Objects in one page of a list: what a page takes while it is read stays with the process.
 const AT_ONCE: u32 = 100;
+/// Of what tenants write without the webhook's limits: an object may have more than a million bytes, and a page is there twice while
+/// it is read.
+const OF_TENANTS_AT_ONCE: u32 = 25;
 
 /// A VM without `spec` and `status`: the API server leaves them out of its answers.
 pub(crate) type VmMetadata = PartialObjectMeta<VirtualMachine>;
@@ -67,6 +69,7 @@ impl Caches {
     /// is slow to answer with the others.
     pub(crate) fn watch(tasks: &TaskGroup, client: &Client) -> Self {
         let any = || watcher::Config::default().page_size(AT_ONCE);
+        let of_tenants = || watcher::Config::default().page_size(OF_TENANTS_AT_ONCE);
         let labelled = format!("{}=true", labels::SERVICE_LB);
         let by_others =
             KUBERNETES_WRITERS.map(|writer| format!(",{}!={writer}", labels::SLICE_MANAGED_BY)).concat();
@@ -74,20 +77,25 @@ impl Caches {
         let first = Self {
             load_balancers: Cache::start(tasks, Api::all(all()), any()),
             pools: Cache::start(tasks, Api::all(all()), any()),
-            services: Cache::start_trimmed(tasks, Api::all(all()), any().labels(&labelled), trim_service),
+            services: Cache::start_trimmed(
+                tasks,
+                Api::all(all()),
+                of_tenants().labels(&labelled),
+                trim_service,
+            ),
             slices: Cache::start_trimmed(
                 tasks,
                 Api::all(all()),
-                any().labels(&format!("{labelled}{by_others}")),
+                of_tenants().labels(&format!("{labelled}{by_others}")),
                 trim_slice,
             ),
-            vmis: Cache::start_trimmed(tasks, Api::all(all()), any(), trim_vmi),
+            vmis: Cache::start_trimmed(tasks, Api::all(all()), of_tenants(), trim_vmi),
             vms: Cache::empty(),
         };
         first.vmis.on_change(tell_of_lost_labels);
         let others = first.clone();
         let others = async move { others.ready().await };
-        Self { vms: Cache::start_after(others, tasks, Api::all(all()), any(), trim_vm), ..first }
+        Self { vms: Cache::start_after(others, tasks, Api::all(all()), of_tenants(), trim_vm), ..first }
     }
 
     /// Waits until everything is listed that an address depends on. The VMs do not count: KubeVirt may not be there.

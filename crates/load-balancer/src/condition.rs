@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::controller::requested;
 
 /// The longest message: what the server accepts in an Event, where it may be copied to.
-const MESSAGE_MAX: usize = 1024;
+pub(crate) const MESSAGE_MAX: usize = 1024;
 
 /// Every reason of a condition that is false.
 const REASONS: [&str; 33] = [

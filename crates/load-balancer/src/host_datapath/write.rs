@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::{
     caches::{is_of_kubernetes, is_trimmed},
+    condition::MESSAGE_MAX,
     ownership::is_labelled,
 };
 
@@ -110,7 +111,9 @@ pub(crate) async fn carry_out<K: DatapathKind>(
         }
         Err(kube::Error::Api(status)) if refusal::is_lasting(&status) => {
             let for_good = refusal::is_about_the_object(&status);
-            Ok(Written::Refused { why: status.message.clone(), for_good })
+            // it repeats the values that it refuses, which a tenant makes as long as the object may be
+            let why = status.message.chars().take(4 * MESSAGE_MAX).collect();
+            Ok(Written::Refused { why, for_good })
         }
         // a 404 for a POST is not about the object: its namespace is not there
         Err(kube::Error::Api(status)) if status.code == 409 || (status.code == 404 && doing == "update") => {

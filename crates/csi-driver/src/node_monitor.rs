@@ -201,16 +201,26 @@ fn trim_machine(vm: &mut VirtualMachine) {
     vm.status = None;
 }
 
+/// Bytes of a text in a status. Those of real ones are shorter.
+const TEXT: usize = 253;
+
 fn trim_instance(vmi: &mut VirtualMachineInstance) {
     vmi.metadata.annotations = None;
     vmi.metadata.labels = None;
     vmi.metadata.owner_references = None;
-    vmi.spec.networks.clear();
+    vmi.spec.networks = Vec::new();
     vmi.spec.rest.clear();
     if let Some(status) = &mut vmi.status {
-        status.interfaces.clear();
-        status.conditions.clear();
-        status.rest.retain(|key, _| key == "reason");
+        status.interfaces = Vec::new();
+        status.conditions = Vec::new();
+        status.migration_state = None;
+        let is_short = |text: &str| text.len() <= TEXT;
+        status.rest.retain(|key, value| key == "reason" && value.as_str().is_some_and(is_short));
+        for text in [&mut status.phase, &mut status.node_name] {
+            if !is_short(text) {
+                *text = String::new();
+            }
+        }
     }
 }
 

@@ -8,7 +8,10 @@ use std::{
 
 use controller_kit::{Cache, Change};
 use harvester_api::{
-    VirtualMachine, VirtualMachineInstance, kubevirt::VmInterface, labels, names::PROVIDER_ID_PREFIX,
+    VirtualMachine, VirtualMachineInstance,
+    kubevirt::{VmCondition, VmInterface, VmNetwork},
+    labels,
+    names::PROVIDER_ID_PREFIX,
 };
 use k8s_openapi::api::core::v1::Node;
 use kube::{Client, ResourceExt};
@@ -20,7 +23,7 @@ use crate::{
     addresses::{self, Report},
     by_name::{NamedReads, NamesRead},
     directory::{Directory, FoundBy, is_uid},
-    host_names::HostNames,
+    host_names::{HostNames, is_agent},
     instance_labels::{self, InstanceLabels, TopologyLabels},
     other_owners::{is_externally_managed, may_be_a_vm},
     run_state,
@@ -468,21 +471,45 @@ fn trim_vm(vm: &mut VirtualMachine) {
 /// Bytes that are kept of a text that the guest agent reports: an address has 45 at the most, an interface 15 in Linux.
 /// What is longer is of no use; its beginning stays for the sentence that tells of it.
 const REPORTED: usize = 64;
+/// Bytes of the name of a network in a VM's specification. That of a real one is shorter.
+const NETWORK: usize = 253;
 /// Interfaces of a VM, and addresses on all of them, that are kept. kube-vip gives a node an address for each Service.
 const INTERFACES: usize = 256;
 const ADDRESSES: usize = 4_096;
 
 fn trim_vmi(vmi: &mut VirtualMachineInstance, topology: &TopologyLabels) {
     instance_labels::trim(vmi, topology);
+    vmi.spec.networks.retain(VmNetwork::has_real_names);
+    vmi.spec.networks.truncate(INTERFACES);
+    vmi.spec.networks.shrink_to_fit();
     let Some(status) = &mut vmi.status else { return };
-    status.rest.retain(|_, value| matches!(value, Value::Null));
+    status.rest = Map::new();
+    status.node_name = String::new();
+    if status.phase.len() > REPORTED {
+        status.phase = String::new();
+    }
+    status.conditions.retain(|condition| is_agent(&condition.r#type, &condition.status));
+    status.conditions.truncate(1);
+    status.conditions.shrink_to_fit();
+    for condition in &mut status.conditions {
+        let VmCondition { r#type: _, status: _, reason, message, rest } = condition;
+        (*reason, *message, *rest) = Default::default();
+    }
+    if let Some(migration) = &mut status.migration_state {
+        migration.rest.clear();
+    }
     status.interfaces.truncate(INTERFACES);
+    status.interfaces.shrink_to_fit();
     let mut room = ADDRESSES;
     for interface in &mut status.interfaces {
-        let VmInterface { name: _, interface_name, ip_address, ip_addresses, mac, rest } = interface;
+        let VmInterface { name, interface_name, ip_address, ip_addresses, mac, rest } = interface;
         ip_addresses.truncate(room);
         room -= ip_addresses.len();
         ip_addresses.shrink_to_fit();
+        // a name that is cut might be another's
+        if name.len() > NETWORK {
+            *name = String::new();
+        }
         for text in [interface_name, ip_address, mac].into_iter().chain(&mut *ip_addresses) {
             text.truncate(text.floor_char_boundary(REPORTED));
             text.shrink_to_fit();
@@ -496,6 +523,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::host_names::has_agent;
 
     #[test]
     fn a_guest_agent_that_reports_too_much_fills_no_memory() {
@@ -515,5 +543,27 @@ mod tests {
         let VmInterface { interface_name, ip_address, mac, ip_addresses, rest, .. } = &interfaces[0];
         let lengths = [interface_name, ip_address, mac, &ip_addresses[0]].map(String::len);
         assert_eq!((lengths, rest.len()), ([REPORTED; 4], 0));
+    }
+
+    // the server stores the status with which a user makes an instance
+    #[test]
+    fn what_a_user_writes_into_the_status_of_an_instance_fills_no_memory() {
+        let long = "x".repeat(1_000_000);
+        let condition = json!({"type": "AgentConnected", "status": "True", "message": long, "more": long});
+        let network = json!({"name": "vlan", "multus": {"networkName": long}});
+        let mut vmi: VirtualMachineInstance = serde_json::from_value(json!({"metadata": {"name": "web-1"},
+            "spec": {"networks": [network, {"name": "mgmt", "pod": {}}]},
+            "status": {"phase": long, "nodeName": long, "conditions": vec![condition; 5],
+                "migrationState": {"completed": true, "more": long}, "interfaces": [{"name": long}]}}))
+        .unwrap();
+        let status = vmi.status.as_mut().unwrap();
+        status.interfaces.resize(100_000, VmInterface::default());
+        status.conditions.resize(100_000, VmCondition::default());
+        trim_vmi(&mut vmi, &TopologyLabels::new());
+        assert!(has_agent(&vmi) && vmi.spec.networks.len() == 1);
+        let status = vmi.status.unwrap();
+        assert!(status.interfaces.capacity() < 2 * INTERFACES && status.conditions.capacity() < 10);
+        let size = serde_json::to_string(&status).unwrap().len();
+        assert!(size < 100 * INTERFACES, "{size}");
     }
 }

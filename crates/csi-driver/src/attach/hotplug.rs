@@ -284,7 +284,7 @@ pub fn trim_machine(vm: &mut VirtualMachine) {
 pub fn trim_instance(vmi: &mut VirtualMachineInstance) {
     trim_metadata(&mut vmi.metadata);
     vmi.metadata.annotations = None;
-    vmi.spec.networks.clear();
+    vmi.spec.networks = Vec::new();
     vmi.spec.rest.retain(|key, _| key == "volumes");
     if let Some(volumes) = vmi.spec.rest.get_mut("volumes").and_then(Value::as_array_mut) {
         for volume in volumes.iter_mut().filter_map(Value::as_object_mut) {
@@ -292,11 +292,52 @@ pub fn trim_instance(vmi: &mut VirtualMachineInstance) {
         }
     }
     if let Some(status) = &mut vmi.status {
-        status.interfaces.clear();
-        status.conditions.clear();
+        status.interfaces = Vec::new();
+        status.conditions = Vec::new();
         status.rest.retain(|key, _| key == "volumeStatus");
+        if let Some(volumes) = status.rest.get_mut("volumeStatus").and_then(Value::as_array_mut) {
+            trim_volume_statuses(volumes);
+        }
+        for text in [&mut status.phase, &mut status.node_name] {
+            if text.len() > TEXT {
+                *text = String::new();
+            }
+        }
+        if let Some(migration) = &mut status.migration_state {
+            let is_kept = |key: &str, value: &Value| {
+                MIGRATION.contains(&key) && value.as_str().is_none_or(|text| text.len() <= TEXT)
+            };
+            migration.rest.retain(|key, value| is_kept(key, value));
+        }
     }
 }
+
+/// Keeps of them what [`progress`] tells.
+fn trim_volume_statuses(volumes: &mut Vec<Value>) {
+    volumes.truncate(MOST_VOLUME_STATUSES);
+    volumes.shrink_to_fit();
+    for volume in volumes.iter_mut().filter_map(Value::as_object_mut) {
+        retain(volume, &["name", "phase", "reason", "message", "hotplugVolume"]);
+        volume.retain(|key, value| {
+            let longest = if key == "message" { MESSAGE } else { TEXT };
+            value.as_str().is_none_or(|text| text.len() <= longest)
+        });
+        keep(volume, "hotplugVolume", |pod| {
+            pod.retain(|key, value| {
+                key == "attachPodName" && value.as_str().is_some_and(|name| name.len() <= TEXT)
+            });
+        });
+    }
+}
+
+/// A disk that is on its way out has one, too.
+const MOST_VOLUME_STATUSES: usize = 4 * MOST_VOLUMES;
+/// Bytes of what the host says of a volume.
+const MESSAGE: usize = 1024;
+/// What [`migration`], and the doubts about one that does not end, go by.
+const MIGRATION: [&str; 4] = ["startTimestamp", "endTimestamp", "failed", "migrationUid"];
+/// Bytes of any other text in a status: those of real ones are shorter.
+const TEXT: usize = 253;
 
 fn trim_metadata(metadata: &mut kube::api::ObjectMeta) {
     if let Some(labels) = &mut metadata.labels {

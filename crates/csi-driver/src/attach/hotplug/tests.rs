@@ -292,3 +292,24 @@ fn apply(vm: &VirtualMachine, patch: &Value) -> VirtualMachine {
     }
     serde_json::from_value(json).unwrap()
 }
+
+// the server stores the status with which a user makes an instance
+#[test]
+fn what_a_user_writes_into_the_status_of_an_instance_fills_no_memory() {
+    let long = "x".repeat(1_000_000);
+    let mut vmi: VirtualMachineInstance = serde_json::from_value(json!({"metadata": {"name": "web-1"},
+        "spec": {"networks": [{"name": long}]}, "status": {"phase": long, "nodeName": long, "more": long,
+            "volumeStatus": vec![json!({"name": "disk", "target": long, "message": long,
+                "hotplugVolume": {"attachPodName": "hp-1", "attachPodUID": long}}); 2_000],
+            "migrationState": {"startTimestamp": "then", "migrationUid": long, "more": long}}}))
+    .unwrap();
+    let status = vmi.status.as_mut().unwrap();
+    status.interfaces.resize(100_000, Default::default());
+    status.conditions.resize(100_000, Default::default());
+    trim_instance(&mut vmi);
+    let status = vmi.status.as_ref().unwrap();
+    assert_eq!([status.interfaces.capacity(), status.conditions.capacity()], [0; 2]);
+    let size = serde_json::to_string(&vmi).unwrap().len();
+    assert!(size < 100 * MOST_VOLUME_STATUSES, "{size}");
+    assert_eq!(how_far(Some(&vmi), "disk").pod, "hp-1");
+}

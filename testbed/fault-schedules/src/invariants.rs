@@ -104,7 +104,7 @@ pub(crate) async fn hold(
     let mut recorded = records(cluster).await;
     nothing_is_withheld(cluster).await;
     let balancers = cluster.harvester.list::<LoadBalancer>().await;
-    waits::nobody_waits_in_vain(cluster, &balancers, &recorded, falls_over).await;
+    waits::nobody_waits_in_vain(cluster, &balancers, &recorded, falls_over, &late.of("loadbalancers")).await;
     let mut believed: BTreeMap<String, String> = BTreeMap::new();
     for balancer in &balancers {
         let (holder, addresses) = (holder(balancer), pool_addresses(balancer));
@@ -132,8 +132,11 @@ pub(crate) async fn hold(
     assert_eq!(owners.len(), balancers.len(), "one LoadBalancer for each Service");
     let passed_over = simulation.announced().into_iter().filter(|(_, vip)| vip.was_passed_over);
     let sharing = Sharing::of(&services, &owners, passed_over.map(|(_, vip)| vip.service_uid).collect());
+    let unpublished = told_of(cluster, "AddressNotPublished").await;
+    let of_primaries = told_of(cluster, "PrimaryNotSuitable").await;
     let told = Told {
-        unpublished: told_of(cluster, "AddressNotPublished").await,
+        unshared: unpublished.union(&of_primaries).cloned().collect(),
+        unpublished,
         unchecked: told_of(cluster, "HealthCheckNeeded").await,
         of_one_family: told_of(cluster, "IPFamilyNotSupported").await,
     };
@@ -153,7 +156,7 @@ pub(crate) async fn hold(
             assert_eq!(own.map(ResourceExt::name_any), None, "Service {name} wants no LoadBalancer");
             Vec::new()
         } else if let Some(shared) = sharing.used_by(service) {
-            Vec::from_iter(check_shared(service, &shared, simulation, &told.unpublished))
+            Vec::from_iter(check_shared(service, &shared, simulation, &told.unshared))
         } else if let Some(own) = own {
             let options = options(service, own, &late);
             let addresses = check(service, options, own, simulation, &told, falls_over);
@@ -225,16 +228,23 @@ fn carries(service: &Service, address: IpAddr, simulation: &SimHarvester) {
     }
 }
 
-/// The choices by which a Service is served. A stopped program may have made its object late, for what it asked before; an
-/// object keeps its datapath, its ipam and the network that chose its pool.
+/// The choices by which a Service is served. A stopped program may have made an object of it late, for what it asked before; the
+/// object keeps its datapath, its ipam and the network that chose its pool, and where another stopped program deletes it late, too,
+/// the next one is made for what the Service has by then.
 fn options(service: &Service, balancer: &LoadBalancer, late: &BTreeSet<ObjectKey>) -> ServiceOptions {
     let asked_by = ServiceOptions::asked_by(service);
     let has_shared = service.labels().contains_key(labels::PRIMARY_SERVICE) || asked(service).is_some();
-    if !has_shared && !late.contains(&ObjectKey::of(balancer)) {
+    let name = balancer.name_any();
+    if !has_shared && !late.iter().any(|object| without_hash(&object.name) == without_hash(&name)) {
         return asked_by;
     }
     let on_host = balancer.spec.workload() == WorkloadType::Vm;
     ServiceOptions { on_host, source: source(balancer), ..asked_by }
+}
+
+/// What the names of all objects of a Service have.
+fn without_hash(object: &str) -> &str {
+    object.rsplit_once('-').map_or(object, |(name, _)| name)
 }
 
 /// The source of an object's address.
@@ -259,6 +269,8 @@ async fn told_of(cluster: &TestCluster, reason: &str) -> BTreeSet<String> {
 /// The UIDs of Services with an Event about what they do not get.
 struct Told {
     unpublished: BTreeSet<String>,
+    /// Of those that share an address also what is said of the primary.
+    unshared: BTreeSet<String>,
     /// Those that are to set a health check.
     unchecked: BTreeSet<String>,
     of_one_family: BTreeSet<String>,

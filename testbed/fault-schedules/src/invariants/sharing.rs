@@ -84,9 +84,11 @@ impl<'a> Sharing<'a> {
             && ServiceOptions::asked_by(primary).families == Families::Required
             && !primary.annotations().contains_key(annotations::KUBE_VIP_LOADBALANCER_IPS)
             && pool_addresses(object).len() < 2;
-        // nor has one with a demand that is not met, unless it had another address before
+        // nor has one with a demand that is not met, unless it had another address before; one that is no load balancer any more
+        // demands nothing
         let address = address.filter(|address| {
-            let is_withheld = demands_another(primary, address) && ingress(primary).is_empty();
+            let is_withheld =
+                is_wanted(primary) && demands_another(primary, address) && ingress(primary).is_empty();
             !address.is_empty() && !lacks_one && !is_withheld
         });
         Some(Shared { primary, object, address })

@@ -1,7 +1,8 @@
 //! Who waits for an address.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use controller_kit::ObjectKey;
 use harvester_api::{IPPool, LoadBalancer, annotations};
 use kube::ResourceExt as _;
 use test_cluster::TestCluster;
@@ -51,6 +52,9 @@ pub(super) fn pools(source: AddressSource, ipv6: bool, falls_over: bool) -> Vec<
 ///   room for one; with one of them it has the other as soon as that is free. Otherwise it may wait though there is one;
 /// - who demands one has it, unless it is another's, or of no pool for it, or a quota has no room for two while it moves.
 ///
+/// `late`: those that a stopped program made, for what their Services had asked for before. One may keep an address of a family
+/// that its Service does not ask for any more.
+///
 /// # Panics
 /// Where somebody does.
 pub(super) async fn nobody_waits_in_vain(
@@ -58,6 +62,7 @@ pub(super) async fn nobody_waits_in_vain(
     balancers: &[LoadBalancer],
     recorded: &BTreeMap<String, String>,
     falls_over: bool,
+    late: &BTreeSet<ObjectKey>,
 ) {
     let mut rooms = BTreeMap::new();
     for pool in POOLS {
@@ -66,6 +71,9 @@ pub(super) async fn nobody_waits_in_vain(
     for balancer in balancers {
         let (holder, families, source) = (holder(balancer), families(balancer), source(balancer));
         let has = |ipv6: bool| recorded.iter().any(|(address, of)| *of == holder && is_ipv6(address) == ipv6);
+        if late.contains(&ObjectKey::of(balancer)) && (has(false) || has(true)) {
+            continue;
+        }
         let gives = |ipv6: bool, addresses: usize| {
             let of = pools(source, ipv6, falls_over);
             of.into_iter().map(|pool| pool.name).find(|name| rooms[name].gives(ipv6, addresses))

@@ -52,8 +52,8 @@ pub(crate) fn write(lb: &RawObject<LoadBalancer>, shown: &Shown<'_>, now: &str) 
 }
 
 /// Whether `written` says nothing new but the state of backends, which are those that `lb` shows, on which networks these are, and
-/// which VMs have no usable address: a user who labels one of these changes the status of every load balancer that selects by the label. Where no slice
-/// carries the list (`is_carried`), that holds for every VM: no traffic follows it.
+/// which VMs have no usable address: a user who labels one of these changes the status of every load balancer that selects by the
+/// label. Where no slice carries the list (`is_carried`), that holds for every VM: no traffic follows it.
 pub(crate) fn is_only_backend_status(
     lb: &RawObject<LoadBalancer>,
     written: &Value,
